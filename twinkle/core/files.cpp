@@ -1,0 +1,159 @@
+#include "twinkle/core/files.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "twinkle/core/error.h"
+
+namespace twinkle {
+namespace {
+
+Error system_error(const std::string& what, const std::string& path, int code) {
+  const std::string message = "[files] cannot " + what + " '" + path + "': " + std::strerror(code);
+  if (code == ENOENT) return not_found(message);
+  if (code == ENOSPC || code == EDQUOT) return exhausted(message + "; free some disk space and try again");
+  return unavailable(message);
+}
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags, mode_t mode = 0) : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  bool ok() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+std::string parent_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path) {
+  Descriptor file(path, O_RDONLY);
+  if (!file.ok()) throw system_error("read", path, errno);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) throw system_error("read", path, errno);
+  if (S_ISDIR(info.st_mode)) throw system_error("read", path, EISDIR);
+  std::string bytes;
+  bytes.reserve(static_cast<size_t>(info.st_size > 0 ? info.st_size : 0));
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(file.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw system_error("read", path, errno);
+    if (n == 0) return bytes;
+    bytes.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+bool file_exists(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+bool is_directory(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+void make_directories(const std::string& path) {
+  std::error_code code;
+  std::filesystem::create_directories(path, code);
+  if (code) throw system_error("create the folder", path, code.value());
+}
+
+void sync_path(const std::string& path) {
+  Descriptor file(path, O_RDONLY);
+  if (!file.ok()) throw system_error("open", path, errno);
+  if (::fsync(file.get()) != 0 && errno != EINVAL) throw system_error("fsync", path, errno);
+}
+
+void rename_durable(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw system_error("rename to", to, errno);
+  sync_path(parent_of(to));
+}
+
+void write_file_atomic(const std::string& path, std::string_view bytes) {
+  static std::atomic<uint64_t> counter{0};
+  const std::string temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+  try {
+    {
+      Descriptor file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0644);
+      if (!file.ok()) throw system_error("write", path, errno);
+      size_t written = 0;
+      while (written < bytes.size()) {
+        const ssize_t n = ::write(file.get(), bytes.data() + written, bytes.size() - written);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) throw system_error("write", path, errno);
+        written += static_cast<size_t>(n);
+      }
+      if (::fsync(file.get()) != 0) throw system_error("fsync", path, errno);
+    }
+    rename_durable(temporary, path);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  Descriptor file(path, O_RDONLY);
+  if (!file.ok()) throw system_error("open", path, errno);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) throw system_error("open", path, errno);
+  if (!S_ISREG(info.st_mode)) throw invalid_argument("[files] '" + path + "' is not a regular file");
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) throw system_error("map", path, errno);
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::string sha256_hex(std::string_view bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  TW_CHECK(EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_sha256(), nullptr) == 1, "EVP_Digest");
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string hex;
+  hex.reserve(2 * length);
+  for (unsigned int i = 0; i < length; ++i) {
+    hex.push_back(kHex[digest[i] >> 4]);
+    hex.push_back(kHex[digest[i] & 15]);
+  }
+  return hex;
+}
+
+}  // namespace twinkle

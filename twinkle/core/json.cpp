@@ -1,0 +1,73 @@
+#include "twinkle/core/json.h"
+
+#include <algorithm>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle {
+namespace {
+
+// The parser of nlohmann keeps its own stack, but destroying a deep value recurses: refuse depth first.
+void check_depth(std::string_view text, std::string_view where, int max_depth) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > max_depth) {
+        throw invalid_argument("[" + std::string(where) + "] JSON is nested deeper than " +
+                               std::to_string(max_depth) + " levels");
+      }
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view where, int max_depth) {
+  check_depth(text, where, max_depth);
+  try {
+    return Json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::parse_error& e) {
+    const size_t at = std::min(text.size(), e.byte == 0 ? 0 : e.byte - 1);
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    const size_t previous = at == 0 ? std::string_view::npos : text.rfind('\n', at - 1);
+    const size_t column = at - (previous == std::string_view::npos ? 0 : previous + 1) + 1;
+    std::string reason = e.what();
+    if (const size_t colon = reason.rfind("; last read"); colon != std::string::npos) reason.resize(colon);
+    if (const size_t dash = reason.find(": syntax error"); dash != std::string::npos) reason = reason.substr(dash + 2);
+    throw invalid_argument("[" + std::string(where) + "] line " + std::to_string(line) + ", column " +
+                           std::to_string(column) + ": not valid JSON: " + reason);
+  } catch (const nlohmann::json::exception& e) {
+    throw invalid_argument("[" + std::string(where) + "] not valid JSON: " + e.what());
+  }
+}
+
+Json read_json_file(const std::string& path) { return parse_json(read_file(path), path); }
+
+std::string_view json_type_name(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return "null";
+    case Json::value_t::boolean: return "boolean";
+    case Json::value_t::number_integer:
+    case Json::value_t::number_unsigned:
+    case Json::value_t::number_float: return "number";
+    case Json::value_t::string: return "string";
+    case Json::value_t::array: return "list";
+    case Json::value_t::object: return "object";
+    default: return "binary";
+  }
+}
+
+}  // namespace twinkle

@@ -1,0 +1,22 @@
+// The JSON value used for rows, configs and template contexts: nlohmann's, with the order of keys kept.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace twinkle {
+
+using Json = nlohmann::ordered_json;
+
+/// Parses text; errors are invalid_argument and begin with "[`where`]", with line and column.
+/// Nesting deeper than `max_depth` is refused.
+Json parse_json(std::string_view text, std::string_view where, int max_depth = 256);
+
+/// Reads and parses a file (not_found when it is not there).
+Json read_json_file(const std::string& path);
+
+/// Name of a value's type as people write it: "null", "boolean", "number", "string", "list", "object".
+std::string_view json_type_name(const Json& value);
+
+}  // namespace twinkle

@@ -1,0 +1,188 @@
+#include "twinkle/core/parallel.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace twinkle {
+namespace {
+
+thread_local int tls_index = 0;
+thread_local bool tls_inside = false;
+
+struct Job {
+  const std::function<void(int64_t, int64_t)>* fn = nullptr;
+  int64_t count = 0;
+  int64_t grain = 1;
+  std::atomic<int64_t> next{0};
+  std::atomic<int> pending{0};
+  std::mutex error_mutex;
+  std::exception_ptr error;
+
+  void run() {
+    for (;;) {
+      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= count) return;
+      try {
+        (*fn)(begin, std::min(count, begin + grain));
+      } catch (...) {
+        std::lock_guard lock(error_mutex);
+        if (!error) error = std::current_exception();
+        next.store(count, std::memory_order_relaxed);
+      }
+    }
+  }
+};
+
+int default_threads() {
+  if (const char* value = std::getenv("TWINKLE_NUM_THREADS")) {
+    const int n = std::atoi(value);
+    if (n >= 1) return std::min(n, 1024);
+  }
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+inline void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// Workers spin briefly for the next job, since a training step issues thousands of short ones, then sleep.
+class Pool {
+ public:
+  explicit Pool(int size) : size_(size) {
+    for (int i = 1; i < size; ++i) workers_.emplace_back([this, i] { work(i); });
+  }
+
+  ~Pool() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (auto& worker : workers_) worker.join();
+  }
+
+  int size() const { return size_; }
+
+  void run(Job& job) {
+    job.pending.store(size_ - 1, std::memory_order_relaxed);
+    {
+      std::lock_guard lock(mutex_);
+      job_ = &job;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    if (sleepers_.load(std::memory_order_acquire) > 0) wake_.notify_all();
+    tls_inside = true;
+    job.run();
+    tls_inside = false;
+    for (int spins = 0; job.pending.load(std::memory_order_acquire) != 0; ++spins) {
+      if (spins < kSpins) {
+        relax();
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  }
+
+ private:
+  static constexpr int kSpins = 20000;
+
+  void work(int index) {
+    tls_index = index;
+    tls_inside = true;
+    uint64_t seen = 0;
+    for (;;) {
+      int spins = 0;
+      while (generation_.load(std::memory_order_acquire) == seen && spins < kSpins) {
+        relax();
+        ++spins;
+      }
+      Job* job = nullptr;
+      {
+        std::unique_lock lock(mutex_);
+        sleepers_.fetch_add(1, std::memory_order_acq_rel);
+        wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
+        sleepers_.fetch_sub(1, std::memory_order_acq_rel);
+        seen = generation_.load(std::memory_order_relaxed);
+        if (stop_) return;
+        job = job_;
+      }
+      job->run();
+      job->pending.fetch_sub(1, std::memory_order_acq_rel);
+    }
+  }
+
+  int size_;
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> sleepers_{0};
+  Job* job_ = nullptr;
+  bool stop_ = false;
+};
+
+std::mutex pool_mutex;
+std::unique_ptr<Pool> pool;
+std::atomic<int> wanted{0};
+
+int wanted_threads() {
+  int count = wanted.load(std::memory_order_relaxed);
+  if (count == 0) {
+    count = default_threads();
+    int expected = 0;
+    if (!wanted.compare_exchange_strong(expected, count)) count = expected;
+  }
+  return count;
+}
+
+}  // namespace
+
+int num_threads() { return wanted_threads(); }
+
+void set_num_threads(int count) { wanted.store(std::max(1, count)); }
+
+int thread_index() { return tls_index; }
+
+void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) {
+  if (count <= 0) return;
+  grain = std::max<int64_t>(1, grain);
+  const int threads = wanted_threads();
+  if (threads == 1 || tls_inside || count <= grain) {
+    fn(0, count);
+    return;
+  }
+  std::unique_lock lock(pool_mutex);  // callers from several threads take turns
+  if (!pool || pool->size() != threads) {
+    pool.reset();
+    pool = std::make_unique<Pool>(threads);
+  }
+  Job job;
+  job.fn = &fn;
+  job.count = count;
+  job.grain = grain;
+  pool->run(job);
+  if (job.error) std::rethrow_exception(job.error);
+}
+
+}  // namespace twinkle

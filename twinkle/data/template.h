@@ -1,0 +1,47 @@
+// Template: conversation -> tokens with labels. Components of kind "template"; `Template` is the general one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "twinkle/core/registry.h"
+#include "twinkle/data/types.h"
+#include "twinkle/text/tokenizer.h"
+
+namespace twinkle {
+
+/// How a template treats rows; names and defaults as upstream (TemplateArgs).
+struct TemplateOptions {
+  int64_t max_length = 8192;
+  std::string truncation_strategy = "raise";  // raise | left | right | split | delete
+  bool use_chat_template = true;              // false: plain text, every token is trained (pre-training)
+  bool enable_thinking = true;
+  std::string default_system;                 // put first when the conversation has no system message
+  std::string chat_template;                  // overrides the tokenizer's
+};
+
+class Template {
+ public:
+  static constexpr std::string_view kKind = "template";
+  virtual ~Template() = default;
+
+  /// Zero (deleted), one, or several (split) features of a row. Errors name what is wrong; the caller adds the row.
+  virtual std::vector<InputFeature> encode(const Trajectory& trajectory) const = 0;
+  /// The prompt of a conversation, ready to be continued: rendered with the generation prompt, nothing labelled.
+  virtual InputFeature encode_prompt(const Trajectory& trajectory) const = 0;
+  /// The rendered text (for `twinkle render`).
+  virtual std::string render(const Trajectory& trajectory, bool add_generation_prompt) const = 0;
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const = 0;
+  virtual const Tokenizer& tokenizer() const = 0;
+  virtual const TemplateOptions& options() const = 0;
+  /// Ids that end a turn when the model writes them (eos and the template's end-of-turn token).
+  virtual std::vector<int32_t> stop_ids() const = 0;
+};
+
+/// The registered template `name` ("" picks the general one) over a tokenizer.
+std::unique_ptr<Template> make_template(const std::string& name, std::shared_ptr<const Tokenizer> tokenizer,
+                                        const TemplateOptions& options = {});
+
+}  // namespace twinkle

@@ -1,0 +1,19 @@
+// Writes a model as Hugging Face files.
+#pragma once
+
+#include <string>
+
+#include "twinkle/model/causal_lm.h"
+
+namespace twinkle {
+
+struct SaveOptions {
+  std::string dtype = "auto";               // auto: as stored in memory
+  int64_t max_shard_bytes = 5'000'000'000;  // as transformers
+};
+
+/// config.json, generation_config.json, model*.safetensors (+ index) into an existing directory, so that
+/// transformers.AutoModelForCausalLM.from_pretrained loads it. Tied heads are stored once.
+void save_model(const CausalLM& model, const std::string& directory, const SaveOptions& options = {});
+
+}  // namespace twinkle

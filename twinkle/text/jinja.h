@@ -1,0 +1,42 @@
+// Jinja templates as Hugging Face chat templates use them (trim_blocks and lstrip_blocks on, loop controls, `generation`
+// blocks, tojson as transformers sets it up). Parsing and rendering are bounded in depth, steps and output.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "twinkle/core/json.h"
+
+namespace twinkle {
+
+struct TextSpan {
+  int64_t begin = 0, end = 0;  // bytes
+};
+
+struct RenderLimits {
+  int64_t max_steps = 10'000'000;
+  int64_t max_output_bytes = 256 << 20;
+  int max_depth = 128;
+};
+
+struct Rendered {
+  std::string text;
+  std::vector<TextSpan> generation;  // what {% generation %} blocks produced
+  std::vector<TextSpan> input;       // characters that came from string values of the context, not from the template
+};
+
+class JinjaTemplate {
+ public:
+  /// invalid_argument "[chat template] line L, column C: ..." on a syntax error.
+  static std::shared_ptr<const JinjaTemplate> parse(std::string_view source);
+  virtual ~JinjaTemplate() = default;
+  /// Variables come from the object `context`. raise_exception's message arrives as invalid_argument; `now` (seconds since
+  /// the epoch, local civil time already applied) feeds strftime_now.
+  virtual Rendered render(const Json& context, const RenderLimits& limits = {}, int64_t now = -1) const = 0;
+  virtual bool has_generation_blocks() const = 0;
+};
+
+}  // namespace twinkle
