@@ -1,0 +1,85 @@
+// labels: quick bits
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/parallel.h"
+#include "twinkle/kernels/isa.h"
+#include "twinkle/kernels/ops.h"
+
+namespace twinkle::ops {
+namespace {
+
+TEST(PackedMatrix, KeepsPanelsOfSixteenRowsPaddedWithZeros) {
+  // W[n, k] = 100 n + k, 18 x 3: panel 0 holds rows 0..15, panel 1 rows 16, 17 and zeros.
+  const auto fill = [](int64_t begin, int64_t end, float* out) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t k = 0; k < 3; ++k) out[(n - begin) * 3 + k] = static_cast<float>(100 * n + k);
+    }
+  };
+  const PackedMatrix w = PackedMatrix::build(18, 3, at::kFloat, at::kCPU, fill);
+  ASSERT_EQ(w.storage().numel(), 2 * 3 * 16);
+  const float* p = w.storage().const_data_ptr<float>();
+  EXPECT_EQ(p[0], 0.0f);
+  EXPECT_EQ(p[1], 100.0f);           // row 1, column 0
+  EXPECT_EQ(p[16 + 15], 1501.0f);    // row 15, column 1
+  EXPECT_EQ(p[48 + 32 + 1], 1702.0f);  // row 17, column 2
+  EXPECT_EQ(p[48 + 32 + 2], 0.0f);
+}
+
+TEST(PackedMatrix, RoundTripsEveryShapeAndType) {
+  at::manual_seed(1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t n : {0, 1, 15, 16, 17, 61}) {
+      for (const int64_t k : {1, 7, 16, 61}) {
+        const at::Tensor w = at::randn({n, k}).to(dtype).to(at::kFloat);
+        const PackedMatrix packed = PackedMatrix::pack(w, dtype);
+        EXPECT_EQ(packed.dtype(), dtype);
+        EXPECT_TRUE(at::equal(packed.unpack(), w));
+        at::Tensor read = at::empty({n, k});
+        packed.read_rows(0, n, read.mutable_data_ptr<float>());
+        EXPECT_TRUE(at::equal(read, w));
+        if (n > 3) {
+          at::Tensor part = at::empty({n - 3, k});
+          packed.read_rows(2, n - 1, part.mutable_data_ptr<float>());
+          EXPECT_TRUE(at::equal(part, w.narrow(0, 2, n - 3)));
+        }
+        const PackedMatrix zero = PackedMatrix::zeros_like(packed);
+        EXPECT_EQ(zero.dtype(), at::kFloat);
+        EXPECT_EQ(zero.unpack().abs().sum().item<float>(), 0.0f);
+      }
+    }
+  }
+}
+
+TEST(PackedMatrix, RoundsToNearestEvenLikeTorch) {
+  at::manual_seed(2);
+  const at::Tensor w = at::cat({at::randn({33, 40}), at::randn({33, 40}) * 1e-6, at::randn({33, 40}) * 6e4});
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    EXPECT_TRUE(at::equal(PackedMatrix::pack(w, dtype).unpack(), w.to(dtype).to(at::kFloat)));
+  }
+}
+
+TEST(PackedMatrix, RefusesOtherTypes) {
+  EXPECT_THROW(PackedMatrix::pack(at::zeros({2, 2}), at::kDouble), Error);
+  EXPECT_THROW(PackedMatrix::pack(at::zeros({2}), at::kFloat), Error);
+}
+
+TEST(Isa, ForcedOneIsActiveAndAbsentOneIsRefused) {
+  const std::vector<Isa> have = available_isas();
+  ASSERT_EQ(have.front(), Isa::kPlain);
+  const Isa before = active_isa();
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    if (std::find(have.begin(), have.end(), isa) != have.end()) {
+      force_isa(isa);
+      EXPECT_EQ(active_isa(), isa);
+    } else {
+      EXPECT_THROW(force_isa(isa), Error);
+    }
+  }
+  force_isa(before);
+  EXPECT_EQ(isa_name(Isa::kAvx512), "avx512");
+}
+
+}  // namespace
+}  // namespace twinkle::ops

@@ -1,0 +1,149 @@
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/parallel.h"
+#include "twinkle/kernels/ops.h"
+
+namespace twinkle::ops {
+namespace {
+
+constexpr int64_t kPanel = PackedMatrix::kPanel;
+
+int64_t num_panels(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
+
+void check_dtype(at::ScalarType dtype) {
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
+    throw invalid_argument(std::string("[matrix] dtype: weights are kept in float32, bfloat16 or float16, got ") +
+                           c10::toString(dtype));
+  }
+}
+
+// rows[n, K] fp32 -> panel[K, 16].
+template <typename T>
+void pack_panel(const float* rows, int64_t n, int64_t cols, T* panel) {
+  for (int64_t k = 0; k < cols; ++k) {
+    for (int64_t j = 0; j < n; ++j) panel[k * kPanel + j] = static_cast<T>(rows[j * cols + k]);
+    for (int64_t j = n; j < kPanel; ++j) panel[k * kPanel + j] = static_cast<T>(0.0f);
+  }
+}
+
+template <typename T>
+void read_panel(const T* panel, int64_t first, int64_t last, int64_t cols, float* rows) {
+  for (int64_t k = 0; k < cols; ++k) {
+    for (int64_t j = first; j < last; ++j) rows[(j - first) * cols + k] = static_cast<float>(panel[k * kPanel + j]);
+  }
+}
+
+template <typename Fn>
+void with_type(at::ScalarType dtype, const Fn& fn) {
+  if (dtype == at::kFloat) {
+    fn(float{});
+  } else if (dtype == at::kBFloat16) {
+    fn(at::BFloat16{});
+  } else {
+    fn(at::Half{});
+  }
+}
+
+}  // namespace
+
+PackedMatrix PackedMatrix::build(int64_t rows, int64_t cols, at::ScalarType dtype, at::Device device,
+                                 const FillRows& fill) {
+  check_dtype(dtype);
+  PackedMatrix out;
+  out.rows_ = rows;
+  out.cols_ = cols;
+  const int64_t panels = num_panels(rows);
+  if (!device.is_cpu()) {
+    at::Tensor plain = at::empty({rows, cols}, at::kFloat);
+    float* base = plain.mutable_data_ptr<float>();
+    parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        fill(p * kPanel, std::min(rows, (p + 1) * kPanel), base + p * kPanel * cols);
+      }
+    });
+    out.storage_ = plain.to(at::TensorOptions().device(device).dtype(dtype)).reshape({-1});
+    return out;
+  }
+  out.storage_ = at::empty({panels * kPanel * cols}, at::TensorOptions().dtype(dtype));
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    T* base = out.storage_.mutable_data_ptr<T>();
+    parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> buffer(kPanel * cols);
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t n = std::min(rows - p * kPanel, kPanel);
+        fill(p * kPanel, p * kPanel + n, buffer.data());
+        pack_panel(buffer.data(), n, cols, base + p * kPanel * cols);
+      }
+    });
+  });
+  return out;
+}
+
+PackedMatrix PackedMatrix::pack(const at::Tensor& weight_NK, at::ScalarType dtype) {
+  if (weight_NK.dim() != 2) {
+    throw invalid_argument("[matrix] weight: expected 2 dimensions, got " + std::to_string(weight_NK.dim()));
+  }
+  check_dtype(dtype);
+  const int64_t rows = weight_NK.size(0), cols = weight_NK.size(1);
+  if (!weight_NK.device().is_cpu()) {
+    PackedMatrix out;
+    out.rows_ = rows;
+    out.cols_ = cols;
+    out.storage_ = weight_NK.to(dtype).contiguous().clone().reshape({-1});
+    return out;
+  }
+  const at::Tensor plain = weight_NK.to(at::kFloat).contiguous();
+  const float* base = plain.const_data_ptr<float>();
+  return build(rows, cols, dtype, weight_NK.device(), [&](int64_t begin, int64_t end, float* out) {
+    std::memcpy(out, base + begin * cols, static_cast<size_t>((end - begin) * cols) * sizeof(float));
+  });
+}
+
+PackedMatrix PackedMatrix::zeros_like(const PackedMatrix& other, at::ScalarType dtype) {
+  check_dtype(dtype);
+  PackedMatrix out;
+  out.rows_ = other.rows_;
+  out.cols_ = other.cols_;
+  out.storage_ = at::zeros(other.storage_.sizes(), other.storage_.options().dtype(dtype));
+  return out;
+}
+
+at::Tensor PackedMatrix::unpack(at::ScalarType dtype) const {
+  if (!device().is_cpu()) return storage_.reshape({rows_, cols_}).to(dtype);
+  return storage_.reshape({num_panels(rows_), cols_, kPanel})
+      .transpose(1, 2)
+      .to(dtype)
+      .reshape({num_panels(rows_) * kPanel, cols_})
+      .narrow(0, 0, rows_);
+}
+
+void PackedMatrix::read_rows(int64_t row_begin, int64_t row_end, float* out) const {
+  TW_CHECK(device().is_cpu(), "read_rows is for matrices on the CPU");
+  TW_CHECK(0 <= row_begin && row_begin <= row_end && row_end <= rows_, "rows out of range");
+  with_type(dtype(), [&](auto type) {
+    using T = decltype(type);
+    const T* base = storage_.const_data_ptr<T>();
+    for (int64_t row = row_begin; row < row_end;) {
+      const int64_t panel = row / kPanel, last = std::min(row_end, (panel + 1) * kPanel);
+      read_panel(base + panel * kPanel * cols_, row - panel * kPanel, last - panel * kPanel, cols_,
+                 out + (row - row_begin) * cols_);
+      row = last;
+    }
+  });
+}
+
+int64_t LoraBatch::max_rank() const {
+  int64_t rank = 0;
+  for (const LoraSlot& slot : slots) {
+    if (slot.a_rK.defined()) rank = std::max(rank, slot.a_rK.size(0));
+  }
+  return rank;
+}
+
+}  // namespace twinkle::ops
