@@ -13,22 +13,9 @@
 #include "twinkle/model/weight_source.h"
 #include "twinkle/nn/arena.h"
 #include "twinkle/nn/lora_binding.h"
+#include "twinkle/nn/parameter.h"
 
 namespace twinkle {
-
-/// A weight of the model under its Hugging Face name: a packed matrix or a plain vector, with its gradient when
-/// it is trained.
-struct Parameter {
-  std::string name;
-  ops::PackedMatrix matrix, matrix_grad;   // for 2-D weights
-  at::Tensor vector, vector_grad;          // for norms and biases
-  bool trainable = false;
-  bool is_matrix() const { return matrix.defined(); }
-  std::vector<int64_t> shape() const;
-  /// Flat storage of value and gradient, same layout (element-wise optimizers run over these).
-  at::Tensor flat() const { return is_matrix() ? matrix.storage() : vector; }
-  at::Tensor flat_grad() const { return is_matrix() ? (matrix_grad.defined() ? matrix_grad.storage() : at::Tensor()) : vector_grad; }
-};
 
 /// A linear module that can carry an adapter.
 struct LinearInfo {

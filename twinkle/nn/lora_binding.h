@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "twinkle/kernels/ops.h"
+#include "twinkle/nn/parameter.h"
 
 namespace twinkle::nn {
 
@@ -14,6 +15,12 @@ struct LoraBinding {
   /// slots[module][adapter]; a slot with undefined a_rK means that this adapter leaves the module alone. A
   /// module whose list is empty has no adapter at all. Modules are numbered as CausalLM::linears() lists them.
   std::vector<std::vector<ops::LoraSlot>> slots;
+  /// Adapters on the embedding, one a slot as above (a_rK is [r, vocab], b_Nr [hidden, r]); empty: none.
+  std::vector<ops::LoraSlot> embedding;
+  /// Whole copies that replace the model's own weights in this pass (PEFT's modules_to_save); null: the model's. Only
+  /// for a pass whose sequences all use one adapter. Their gradients are taken when they are trainable.
+  Parameter* replaced_embedding = nullptr;
+  Parameter* replaced_head = nullptr;
   std::vector<double> dropout;                          // [adapter] probability, 0 outside training
   std::vector<uint64_t> dropout_seed;                   // [adapter]
 };

@@ -1,0 +1,488 @@
+// Legend: T packed tokens, S scored rows, K hidden.
+#include "twinkle/model/causal_lm.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "twinkle/core/error.h"
+#include "twinkle/model/causal_lm_impl.h"
+
+namespace twinkle {
+namespace {
+
+at::ScalarType storage_dtype(const std::string& wanted, const std::string& stored) {
+  if (wanted == "fp32") return at::kFloat;
+  if (wanted == "bf16") return at::kBFloat16;
+  if (wanted == "fp16") return at::kHalf;
+  if (wanted != "auto") {
+    throw invalid_argument("[model] dtype: must be one of auto, fp32, bf16, fp16, got '" + wanted + "'");
+  }
+  if (stored == "BF16") return at::kBFloat16;
+  if (stored == "F16") return at::kHalf;
+  return at::kFloat;
+}
+
+}  // namespace
+
+at::Tensor index_tensor(const std::vector<int32_t>& values, at::Device device) {
+  at::Tensor view = at::from_blob(const_cast<int32_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kInt);
+  return device.is_cpu() ? view.clone() : view.to(device);
+}
+
+Parameter& CausalLM::Impl::load_parameter(const WeightSource& source, const WeightInfo& expected, const LoadOptions& options) {
+  const WeightInfo* found = source.find(expected.name);
+  TW_CHECK(found != nullptr, "weight " + expected.name + " was checked before");
+  Parameter parameter;
+  parameter.name = expected.name;
+  if (expected.shape.size() == 2) {
+    parameter.matrix = ops::PackedMatrix::build(
+        expected.shape[0], expected.shape[1], storage_dtype(options.dtype, found->dtype), options.device,
+        [&](int64_t begin, int64_t end, float* out) { source.read_rows(expected.name, begin, end, out); });
+  } else {
+    at::Tensor vector = at::empty({expected.shape[0]}, at::kFloat);
+    source.read_rows(expected.name, 0, 1, vector.data_ptr<float>());
+    parameter.vector = vector.to(options.device);
+  }
+  parameters.push_back(std::move(parameter));
+  return parameters.back();
+}
+
+CausalLM::CausalLM() : impl_(std::make_unique<Impl>()) {}
+CausalLM::~CausalLM() = default;
+
+std::unique_ptr<CausalLM> CausalLM::load(const std::string& path, const LoadOptions& options) {
+  const ModelFiles files = open_model_files(path);
+  if (!files.weights) throw not_found("[model] '" + path + "' has a config but no weights");
+  return build(model_config_from_json(files.config, path), *files.weights, options);
+}
+
+std::unique_ptr<CausalLM> CausalLM::build(const ModelConfig& config, const WeightSource& source, const LoadOptions& options) {
+  storage_dtype(options.dtype, "");  // a wrong name fails before anything is read
+  check_weights(config, source);
+  std::unique_ptr<CausalLM> model(new CausalLM());
+  Impl& m = *model->impl_;
+  m.config = config;
+  m.device = options.device;
+  m.arena = std::make_unique<nn::Arena>(options.device);
+  const std::vector<WeightInfo> expected = expected_weights(config);
+  m.parameters.reserve(expected.size());  // layers keep pointers into it
+  std::map<std::string, Parameter*> by_name;
+  for (const auto& info : expected) by_name[info.name] = &m.load_parameter(source, info, options);
+
+  const auto get = [&](const std::string& name) -> Parameter* {
+    const auto it = by_name.find(name);
+    return it == by_name.end() ? nullptr : it->second;
+  };
+  const auto linear = [&](const std::string& name) {
+    Parameter* weight = get(name + ".weight");
+    TW_CHECK(weight != nullptr, "no weight for " + name);
+    m.linears.push_back({name, weight->matrix.cols(), weight->matrix.rows()});
+    return nn::Linear(weight, get(name + ".bias"), static_cast<int64_t>(m.linears.size()) - 1);
+  };
+  m.embedding = get("model.embed_tokens.weight");
+  m.final_norm = get("model.norm.weight");
+  m.head = config.tie_word_embeddings ? m.embedding : get("lm_head.weight");
+  for (int64_t l = 0; l < config.num_layers; ++l) {
+    const std::string prefix = "model.layers." + std::to_string(l) + ".";
+    const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+    nn::Linear q = linear(attention + "q_proj"), k = linear(attention + "k_proj"), v = linear(attention + "v_proj"),
+               o = linear(attention + "o_proj"), gate = linear(mlp + "gate_proj"), up = linear(mlp + "up_proj"),
+               down = linear(mlp + "down_proj");
+    m.layers.emplace_back(
+        nn::DecoderLayerConfig{.num_heads = config.num_heads,
+                               .num_kv_heads = config.num_kv_heads,
+                               .head_dim = config.head_dim,
+                               .rms_norm_eps = config.rms_norm_eps,
+                               .window = config.window_of(l)},
+        nn::DecoderLayer::Parts{.input_norm = get(prefix + "input_layernorm.weight"),
+                                .post_norm = get(prefix + "post_attention_layernorm.weight"),
+                                .q_norm = get(attention + "q_norm.weight"),
+                                .k_norm = get(attention + "k_norm.weight"),
+                                .q = q, .k = k, .v = v, .o = o, .gate = gate, .up = up, .down = down});
+  }
+  m.linears.push_back({"lm_head", config.hidden_size, config.vocab_size});
+  m.head_module = static_cast<int64_t>(m.linears.size()) - 1;
+  return model;
+}
+
+const ModelConfig& CausalLM::config() const { return impl_->config; }
+at::Device CausalLM::device() const { return impl_->device; }
+const std::vector<LinearInfo>& CausalLM::linears() const { return impl_->linears; }
+std::vector<Parameter>& CausalLM::parameters() { return impl_->parameters; }
+const std::vector<Parameter>& CausalLM::parameters() const { return impl_->parameters; }
+nn::Arena& CausalLM::arena() { return *impl_->arena; }
+
+void CausalLM::make_trainable() {
+  for (auto& parameter : impl_->parameters) parameter.make_trainable();
+  Parameter& embedding = *impl_->embedding;
+  if (impl_->config.tie_word_embeddings && !embedding.tied_grad.defined()) {
+    embedding.tied_grad = ops::PackedMatrix::zeros_like(embedding.matrix);
+  }
+}
+
+void CausalLM::zero_grad() {
+  for (auto& parameter : impl_->parameters) parameter.zero_grad();
+}
+
+void CausalLM::finish() {
+  impl_->state.reset();
+  impl_->arena->release({});
+}
+
+// ---------------------------------------------------------------- forward
+
+RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions, const std::vector<int32_t>& cu_seqlens) {
+  int32_t last = 0;
+  for (const int32_t p : positions) last = std::max(last, p);
+  const int64_t needed = last + 1;
+  const int64_t original = config.rope.original_max_position > 0 ? config.rope.original_max_position : config.max_position;
+  if (config.rope.type != "dynamic" || needed <= original) {
+    if (tables.positions < needed) {
+      // Grow in powers of two so that the tables are rarely built; a row's values do not depend on the size.
+      int64_t size = 256;
+      while (size < needed) size *= 2;
+      if (config.rope.type == "dynamic") size = original;
+      set_tables(rope_tables(config, size));
+    }
+    return {index_tensor(positions, device), cos, sin};
+  }
+  // Dynamic scaling depends on the sequence's own length: each longer sequence gets tables of its own, appended.
+  RopeTables all = rope_tables(config, original);
+  std::vector<int32_t> rows(positions.size());
+  for (size_t b = 0; b + 1 < cu_seqlens.size(); ++b) {
+    const auto begin = static_cast<size_t>(cu_seqlens[b]), end = static_cast<size_t>(cu_seqlens[b + 1]);
+    const int64_t length = begin == end ? 0 : positions[end - 1] + 1;
+    int64_t offset = 0;
+    if (length > original) {
+      const RopeTables own = rope_tables(config, length);
+      offset = all.positions;
+      all.cos.insert(all.cos.end(), own.cos.begin(), own.cos.end());
+      all.sin.insert(all.sin.end(), own.sin.begin(), own.sin.end());
+      all.positions += own.positions;
+    }
+    for (size_t t = begin; t < end; ++t) rows[t] = static_cast<int32_t>(offset + positions[t]);
+  }
+  const auto to_tensor = [&](std::vector<float>& values) {
+    return at::from_blob(values.data(), {all.positions, all.half_dim}, at::kFloat).clone().to(device);
+  };
+  return {index_tensor(rows, device), to_tensor(all.cos), to_tensor(all.sin)};
+}
+
+void CausalLM::Impl::set_tables(RopeTables fresh) {
+  tables = std::move(fresh);
+  const auto to_tensor = [&](std::vector<float>& values) {
+    return at::from_blob(values.data(), {tables.positions, tables.half_dim}, at::kFloat).clone().to(device);
+  };
+  cos = to_tensor(tables.cos);
+  sin = to_tensor(tables.sin);
+}
+
+void CausalLM::Impl::check_batch(const PackedBatch& batch) const {
+  for (int64_t b = 0; b < batch.num_sequences(); ++b) {
+    for (int32_t t = batch.cu_seqlens[static_cast<size_t>(b)]; t < batch.cu_seqlens[static_cast<size_t>(b) + 1]; ++t) {
+      const auto i = static_cast<size_t>(t);
+      const auto place = [&] {
+        return "[batch] sequence " + std::to_string(b) + ", position " +
+               std::to_string(t - batch.cu_seqlens[static_cast<size_t>(b)]) + ": ";
+      };
+      if (batch.tokens[i] < 0 || batch.tokens[i] >= config.vocab_size) {
+        throw invalid_argument(place() + "token " + std::to_string(batch.tokens[i]) + " is not in the vocabulary of " +
+                               std::to_string(config.vocab_size));
+      }
+      if (batch.targets[i] != kIgnoreIndex && (batch.targets[i] < 0 || batch.targets[i] >= config.vocab_size)) {
+        throw invalid_argument(place() + "label " + std::to_string(batch.targets[i]) + " is not in the vocabulary of " +
+                               std::to_string(config.vocab_size));
+      }
+    }
+  }
+}
+
+void CausalLM::Impl::embed(nn::Pass& pass, const at::Tensor& tokens, at::Tensor& x_TK) {
+  const bool replaced = pass.lora != nullptr && pass.lora->replaced_embedding != nullptr;
+  ops::embedding(replaced ? pass.lora->replaced_embedding->matrix : embedding->matrix, tokens, x_TK);
+  if (pass.lora == nullptr || pass.lora->embedding.empty()) return;
+  for (const auto& span : pass.lora->spans) {
+    const ops::LoraSlot& slot = pass.lora->embedding[static_cast<size_t>(span.slot)];
+    if (!slot.a_rK.defined()) continue;
+    at::Tensor rows = x_TK.narrow(0, span.begin, span.end - span.begin);
+    const at::Tensor low = slot.a_rK.index_select(1, tokens.narrow(0, span.begin, span.end - span.begin)).t();
+    rows.add_(low.matmul(slot.b_Nr.t()), slot.scale);
+  }
+}
+
+void CausalLM::Impl::embed_backward(nn::Pass& pass, const at::Tensor& tokens, const at::Tensor& dx_TK) {
+  Parameter* weight = pass.lora != nullptr && pass.lora->replaced_embedding != nullptr ? pass.lora->replaced_embedding : embedding;
+  if (weight->trainable) ops::embedding_grad(dx_TK, tokens, pass.order, weight->matrix_grad);
+  if (pass.lora == nullptr || pass.lora->embedding.empty()) return;
+  for (const auto& span : pass.lora->spans) {  // in reduction order, one sequence each
+    const ops::LoraSlot& slot = pass.lora->embedding[static_cast<size_t>(span.slot)];
+    if (!slot.a_rK.defined() || !slot.da_rK.defined()) continue;
+    const at::Tensor ids = tokens.narrow(0, span.begin, span.end - span.begin);
+    const at::Tensor dx = dx_TK.narrow(0, span.begin, span.end - span.begin);
+    const at::Tensor low = slot.a_rK.index_select(1, ids);                  // [r, n]
+    slot.db_Nr.add_(dx.t().matmul(low.t()), slot.scale);
+    // Tokens of the sequence are summed from zero, then added, as everywhere.
+    const at::Tensor dlow = dx.matmul(slot.b_Nr).t().mul(slot.scale).contiguous();  // [r, n]
+    const auto [unique, inverse, counts] = at::_unique2(ids, true, true, false);
+    at::Tensor sums = at::zeros({slot.da_rK.size(0), unique.size(0)}, dlow.options());
+    sums.index_add_(1, inverse, dlow);
+    slot.da_rK.index_add_(1, unique, sums);
+  }
+}
+
+at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lora, const ForwardOptions& options) {
+  Impl& m = *impl_;
+  m.check_batch(batch);
+  finish();
+  m.state = std::make_unique<Impl::State>(*m.arena);
+  Impl::State& state = *m.state;
+  nn::Pass& pass = state.pass;
+  pass.lora = lora;
+  pass.keep = options.for_backward;
+  state.options = options;
+  const int64_t T = batch.num_tokens(), K = m.config.hidden_size;
+  const auto order = batch.reduction_order();
+  for (const int64_t b : order) {
+    pass.order.push_back({batch.cu_seqlens[static_cast<size_t>(b)], batch.cu_seqlens[static_cast<size_t>(b) + 1]});
+  }
+  for (int64_t b = 0; b < batch.num_sequences(); ++b) {
+    const int64_t begin = batch.cu_seqlens[static_cast<size_t>(b)], end = batch.cu_seqlens[static_cast<size_t>(b) + 1];
+    pass.attention.push_back({.q_begin = begin, .q_len = end - begin, .kv_begin = begin, .kv_len = end - begin, .blocks = {}});
+    pass.row_sequence_key.insert(pass.row_sequence_key.end(), static_cast<size_t>(end - begin),
+                                 batch.sequence_key[static_cast<size_t>(b)]);
+  }
+  pass.row_position = batch.positions;
+  const RotaryRows rotary = m.rotary_rows(batch.positions, batch.cu_seqlens);
+  pass.rope_rows_T = rotary.rows;
+  pass.cos = rotary.cos;
+  pass.sin = rotary.sin;
+  state.tokens = index_tensor(batch.tokens, m.device);
+
+  at::Tensor x_TK = m.arena->take({T, K});
+  m.embed(pass, state.tokens, x_TK);
+  if (options.for_backward) state.saved.resize(options.recompute ? 0 : m.layers.size());
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    if (!options.for_backward) {
+      m.layers[l].forward(pass, x_TK, x_TK, nullptr);
+      continue;
+    }
+    at::Tensor out_TK = m.arena->take({T, K});
+    m.layers[l].forward(pass, x_TK, out_TK, options.recompute ? nullptr : &state.saved[l]);
+    state.inputs.push_back(x_TK);
+    x_TK = out_TK;
+  }
+  state.last_TK = x_TK;
+  state.rstd_T = m.arena->take({T});
+  state.hidden_TK = m.arena->take({T, K});
+  ops::rms_norm(x_TK, m.final_norm->vector, m.config.rms_norm_eps, state.hidden_TK, state.rstd_T);
+  return state.hidden_TK;
+}
+
+// ---------------------------------------------------------------- head
+
+const ops::PackedMatrix& CausalLM::Impl::head_matrix(const nn::LoraBinding* lora) const {
+  return lora != nullptr && lora->replaced_head != nullptr ? lora->replaced_head->matrix : head->matrix;
+}
+
+ops::PackedMatrix* CausalLM::Impl::head_grad(const nn::LoraBinding* lora) const {
+  Parameter* weight = lora != nullptr && lora->replaced_head != nullptr ? lora->replaced_head : head;
+  if (!weight->trainable) return nullptr;
+  return weight == embedding ? &weight->tied_grad : &weight->matrix_grad;
+}
+
+void CausalLM::Impl::bind_head(State& state, const std::vector<int32_t>& rows) {
+  // Scored rows of each sequence, in reduction order, as ranges of [0, S).
+  state.score_order.clear();
+  for (const auto& range : state.pass.order) {
+    const auto begin = std::lower_bound(rows.begin(), rows.end(), range.begin) - rows.begin();
+    const auto end = std::lower_bound(rows.begin(), rows.end(), range.end) - rows.begin();
+    if (begin < end) state.score_order.push_back({begin, end});
+  }
+  state.head_spans.clear();
+  state.head_lora = ops::LoraBatch{};
+  const auto lora = state.pass.module_lora(head_module);
+  if (!lora) return;
+  if (lora->dropout) {
+    throw invalid_argument("[lora] lora_dropout cannot be used with an adapter on lm_head; set lora_dropout to 0 or leave "
+                           "lm_head out of target_modules");
+  }
+  for (const auto& span : lora->batch.spans) {
+    const auto begin = std::lower_bound(rows.begin(), rows.end(), span.begin) - rows.begin();
+    const auto end = std::lower_bound(rows.begin(), rows.end(), span.end) - rows.begin();
+    if (begin < end) state.head_spans.push_back({begin, end, span.slot});
+  }
+  state.head_lora.slots = lora->batch.slots;
+  state.head_lora.spans = state.head_spans;
+}
+
+void CausalLM::score(const std::vector<int32_t>& rows, const std::vector<int32_t>& targets, double inv_temperature,
+                     ops::HeadOutputs& out, const at::Tensor& known_dlogprob_S) {
+  Impl& m = *impl_;
+  TW_CHECK(m.state != nullptr, "score() needs a forward() before it");
+  TW_CHECK(rows.size() == targets.size() && std::is_sorted(rows.begin(), rows.end()), "rows ascend, one target each");
+  Impl::State& state = *m.state;
+  const auto S = static_cast<int64_t>(rows.size());
+  const int64_t K = m.config.hidden_size;
+  state.rows = index_tensor(rows, m.device);
+  state.targets = index_tensor(targets, m.device);
+  state.inv_temperature = inv_temperature;
+  m.bind_head(state, rows);
+  state.scored_SK = m.arena->take({S, K});
+  at::index_select_out(state.scored_SK, state.hidden_TK, 0, state.rows);
+  const ops::LoraBatch* lora = state.head_spans.empty() ? nullptr : &state.head_lora;
+  if (lora != nullptr) {
+    state.low_SR = m.arena->take({S, lora->max_rank()});
+    ops::lora_shrink(state.scored_SK, *lora, state.low_SR);
+  }
+  const auto& head = m.head_matrix(state.pass.lora);
+  state.dscored_SK = at::Tensor();
+  if (known_dlogprob_S.defined() && state.options.for_backward) {
+    state.dscored_SK = m.arena->take({S, K});
+    ops::head_forward_backward(state.scored_SK, head, lora, state.low_SR, state.targets, inv_temperature, known_dlogprob_S,
+                               state.score_order, out, state.dscored_SK, m.head_grad(state.pass.lora));
+  } else {
+    ops::head_logprobs(state.scored_SK, head, lora, state.low_SR, state.targets, inv_temperature, out);
+    state.head_out = out;
+  }
+}
+
+void CausalLM::backward(const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S) {
+  Impl& m = *impl_;
+  TW_CHECK(m.state != nullptr && m.state->options.for_backward && m.state->scored_SK.defined(),
+           "backward() needs forward(for_backward) and score() before it");
+  Impl::State& state = *m.state;
+  if (!state.dscored_SK.defined()) {
+    state.dscored_SK = m.arena->take(state.scored_SK.sizes());
+    const ops::LoraBatch* lora = state.head_spans.empty() ? nullptr : &state.head_lora;
+    ops::head_backward(state.scored_SK, m.head_matrix(state.pass.lora), lora, state.low_SR, state.targets,
+                       state.inv_temperature, state.head_out, dlogprob_S, dentropy_S, state.score_order, state.dscored_SK,
+                       m.head_grad(state.pass.lora));
+  }
+  at::Tensor dhidden_TK = m.arena->take(state.hidden_TK.sizes());
+  dhidden_TK.zero_();
+  dhidden_TK.index_copy_(0, state.rows.to(at::kLong), state.dscored_SK);
+  m.backward_body(dhidden_TK);
+}
+
+void CausalLM::backward_hidden(const at::Tensor& dhidden_TK) {
+  Impl& m = *impl_;
+  TW_CHECK(m.state != nullptr && m.state->options.for_backward, "backward_hidden() needs forward(for_backward)");
+  m.backward_body(dhidden_TK);
+}
+
+void CausalLM::Impl::backward_body(const at::Tensor& dhidden_TK) {
+  State& s = *state;
+  nn::Pass& pass = s.pass;
+  if (final_norm->trainable) {
+    ops::rms_norm_weight_grad(dhidden_TK, s.last_TK, s.rstd_T, pass.order, final_norm->vector_grad);
+  }
+  at::Tensor dx_TK = arena->take(dhidden_TK.sizes());
+  ops::rms_norm_backward(dhidden_TK, s.last_TK, final_norm->vector, s.rstd_T, dx_TK, false);
+  const bool embedding_trained =
+      embedding->trainable || (pass.lora != nullptr && (!pass.lora->embedding.empty() ||
+                                                        (pass.lora->replaced_embedding != nullptr &&
+                                                         pass.lora->replaced_embedding->trainable)));
+  for (size_t l = layers.size(); l-- > 0;) {
+    nn::Scratch scratch(*arena);
+    const bool want_input = l > 0 || embedding_trained;
+    if (s.options.recompute) {
+      nn::DecoderLayer::Saved again;
+      layers[l].forward(pass, s.inputs[l], {}, &again);
+      layers[l].backward(pass, again, dx_TK, want_input);
+    } else {
+      layers[l].backward(pass, s.saved[l], dx_TK, want_input);
+    }
+  }
+  if (embedding_trained) embed_backward(pass, s.tokens, dx_TK);
+}
+
+// ---------------------------------------------------------------- cached forward
+
+CausalLM::Cache::Cache(const ModelConfig& config, at::Device device, int64_t max_tokens, int64_t num_sequences)
+    : max_tokens_(max_tokens), lengths_(static_cast<size_t>(num_sequences), 0) {
+  for (int64_t l = 0; l < config.num_layers; ++l) {
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+    k_.push_back(at::empty({num_sequences * max_tokens, config.num_kv_heads, config.head_dim}, options));
+    v_.push_back(at::empty({num_sequences * max_tokens, config.num_kv_heads, config.head_dim}, options));
+  }
+}
+
+std::unique_ptr<CausalLM::Cache> CausalLM::make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences) {
+  return std::make_unique<Cache>(impl_->config, impl_->device, max_tokens_per_sequence, num_sequences);
+}
+
+at::Tensor CausalLM::forward_cached(Cache& cache, const std::vector<CachedRows>& rows, const nn::LoraBinding* lora) {
+  Impl& m = *impl_;
+  finish();
+  m.state = std::make_unique<Impl::State>(*m.arena);
+  nn::Pass& pass = m.state->pass;
+  pass.lora = lora;
+  std::vector<int32_t> tokens, positions, cu_seqlens = {0};
+  std::vector<int64_t> cache_rows;
+  for (const auto& item : rows) {
+    auto& length = cache.lengths_.at(static_cast<size_t>(item.sequence));
+    const auto n = static_cast<int64_t>(item.tokens.size());
+    if (length + n > cache.max_tokens_) {
+      throw exhausted("[cache] sequence " + std::to_string(item.sequence) + " would hold " + std::to_string(length + n) +
+                      " tokens, room is for " + std::to_string(cache.max_tokens_));
+    }
+    if (m.config.rope.type == "dynamic" && length + n > m.config.max_position) {
+      throw invalid_argument("[cache] a model with dynamic rotary scaling can not be continued past " +
+                             std::to_string(m.config.max_position) + " tokens");
+    }
+    pass.attention.push_back({.q_begin = static_cast<int64_t>(tokens.size()), .q_len = n,
+                              .kv_begin = item.sequence * cache.max_tokens_, .kv_len = length + n, .blocks = {}});
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t token = item.tokens[static_cast<size_t>(i)];
+      if (token < 0 || token >= m.config.vocab_size) {
+        throw invalid_argument("[cache] token " + std::to_string(token) + " is not in the vocabulary of " +
+                               std::to_string(m.config.vocab_size));
+      }
+      tokens.push_back(token);
+      positions.push_back(static_cast<int32_t>(length + i));
+      cache_rows.push_back(item.sequence * cache.max_tokens_ + length + i);
+    }
+    cu_seqlens.push_back(static_cast<int32_t>(tokens.size()));
+    length += n;
+  }
+  const RotaryRows rotary = m.rotary_rows(positions, cu_seqlens);
+  pass.rope_rows_T = rotary.rows;
+  pass.cos = rotary.cos;
+  pass.sin = rotary.sin;
+  const at::Tensor ids = index_tensor(tokens, m.device);
+  const auto T = static_cast<int64_t>(tokens.size());
+  at::Tensor x_TK = m.arena->take({T, m.config.hidden_size});
+  m.embed(pass, ids, x_TK);
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    const nn::LayerCache layer_cache{cache.k_[l], cache.v_[l], cache_rows};
+    m.layers[l].forward(pass, x_TK, x_TK, nullptr, &layer_cache);
+  }
+  at::Tensor rstd_T = m.arena->take({T}), hidden_TK = m.arena->take(x_TK.sizes());
+  ops::rms_norm(x_TK, m.final_norm->vector, m.config.rms_norm_eps, hidden_TK, rstd_T);
+  return hidden_TK;
+}
+
+at::Tensor CausalLM::logits(const at::Tensor& hidden_SK, const nn::LoraBinding* lora) {
+  Impl& m = *impl_;
+  const int64_t S = hidden_SK.size(0);
+  at::Tensor logits_SV = at::empty({S, m.config.vocab_size}, hidden_SK.options());
+  nn::Pass pass(*m.arena);
+  pass.lora = lora;
+  const auto bound = pass.module_lora(m.head_module);
+  if (!bound) {
+    ops::head_logits(hidden_SK, m.head_matrix(lora), nullptr, {}, logits_SV);
+    return logits_SV;
+  }
+  nn::Scratch scratch(*m.arena);
+  at::Tensor low_SR = m.arena->take({S, bound->batch.max_rank()});
+  ops::lora_shrink(hidden_SK, bound->batch, low_SR);
+  ops::head_logits(hidden_SK, m.head_matrix(lora), &bound->batch, low_SR, logits_SV);
+  return logits_SV;
+}
+
+}  // namespace twinkle

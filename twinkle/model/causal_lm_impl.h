@@ -1,0 +1,73 @@
+// What CausalLM holds; only causal_lm.cpp includes it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "twinkle/model/causal_lm.h"
+#include "twinkle/nn/decoder_layer.h"
+
+namespace twinkle {
+
+/// A copy of host indices on the device, int32.
+at::Tensor index_tensor(const std::vector<int32_t>& values, at::Device device);
+
+/// Rows of rotary tables for each token.
+struct RotaryRows {
+  at::Tensor rows, cos, sin;
+};
+
+class CausalLM::Cache {
+ public:
+  Cache(const ModelConfig& config, at::Device device, int64_t max_tokens, int64_t num_sequences);
+
+ private:
+  friend class CausalLM;
+  int64_t max_tokens_;
+  std::vector<int64_t> lengths_;
+  std::vector<at::Tensor> k_, v_;  // by layer, [sequences * max_tokens, G, D]
+};
+
+struct CausalLM::Impl {
+  /// What a pass keeps between forward, score and backward; its tensors lie in the arena.
+  struct State {
+    explicit State(nn::Arena& arena) : pass(arena) {}
+    nn::Pass pass;
+    ForwardOptions options;
+    at::Tensor tokens;
+    std::vector<at::Tensor> inputs;                 // of each layer
+    std::vector<nn::DecoderLayer::Saved> saved;     // empty when recomputing
+    at::Tensor last_TK, rstd_T, hidden_TK;
+    at::Tensor rows, targets, scored_SK, low_SR, dscored_SK;
+    double inv_temperature = 1.0;
+    ops::HeadOutputs head_out;
+    std::vector<ops::RowRange> score_order;
+    std::vector<ops::LoraSpan> head_spans;
+    ops::LoraBatch head_lora;
+  };
+
+  ModelConfig config;
+  at::Device device = at::kCPU;
+  std::unique_ptr<nn::Arena> arena;
+  std::vector<Parameter> parameters;
+  std::vector<LinearInfo> linears;
+  std::vector<nn::DecoderLayer> layers;
+  Parameter *embedding = nullptr, *final_norm = nullptr, *head = nullptr;
+  int64_t head_module = -1;
+  RopeTables tables;
+  at::Tensor cos, sin;
+  std::unique_ptr<State> state;
+
+  Parameter& load_parameter(const WeightSource& source, const WeightInfo& expected, const LoadOptions& options);
+  RotaryRows rotary_rows(const std::vector<int32_t>& positions, const std::vector<int32_t>& cu_seqlens);
+  void set_tables(RopeTables fresh);
+  void check_batch(const PackedBatch& batch) const;
+  void embed(nn::Pass& pass, const at::Tensor& tokens, at::Tensor& x_TK);
+  void embed_backward(nn::Pass& pass, const at::Tensor& tokens, const at::Tensor& dx_TK);
+  const ops::PackedMatrix& head_matrix(const nn::LoraBinding* lora) const;
+  ops::PackedMatrix* head_grad(const nn::LoraBinding* lora) const;
+  void bind_head(State& state, const std::vector<int32_t>& rows);
+  void backward_body(const at::Tensor& dhidden_TK);
+};
+
+}  // namespace twinkle

@@ -1,0 +1,172 @@
+// Legend: T tokens, K hidden, H query heads, G key/value heads, D head dim, F MLP width.
+#include "twinkle/nn/decoder_layer.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <cmath>
+#include <utility>
+
+namespace twinkle::nn {
+namespace {
+
+at::Tensor rows_of(const at::Tensor& x_THD) { return x_THD.view({x_THD.size(0), -1}); }
+
+void norm_weight_grad(Pass& pass, Parameter& weight, const at::Tensor& dy_TK, const at::Tensor& x_TK,
+                      const at::Tensor& rstd_T) {
+  if (weight.trainable) ops::rms_norm_weight_grad(dy_TK, x_TK, rstd_T, pass.order, weight.vector_grad);
+}
+
+}  // namespace
+
+void DecoderLayer::norm_heads(Pass& pass, const Parameter& weight, at::Tensor& x_THD, at::Tensor* raw,
+                              at::Tensor* rstd) const {
+  const at::Tensor flat = x_THD.view({-1, config_.head_dim});
+  at::Tensor rstd_rows = pass.arena.take({flat.size(0)});
+  if (raw != nullptr) {
+    *raw = pass.arena.take(x_THD.sizes());
+    raw->copy_(x_THD);
+    *rstd = rstd_rows;
+  }
+  at::Tensor y = flat;
+  ops::rms_norm(flat, weight.vector, config_.rms_norm_eps, y, rstd_rows);
+}
+
+void DecoderLayer::norm_heads_backward(Pass& pass, Parameter& weight, const at::Tensor& raw_THD, const at::Tensor& rstd,
+                                       at::Tensor& dx_THD) const {
+  const int64_t heads = raw_THD.size(1);
+  const at::Tensor raw = raw_THD.view({-1, config_.head_dim});
+  at::Tensor dx = dx_THD.view({-1, config_.head_dim});
+  Scratch scratch(pass.arena);
+  at::Tensor dy = pass.arena.take(dx.sizes());
+  dy.copy_(dx);
+  if (weight.trainable) {
+    std::vector<ops::RowRange> order;
+    for (const auto& range : pass.order) order.push_back({range.begin * heads, range.end * heads});
+    ops::rms_norm_weight_grad(dy, raw, rstd, order, weight.vector_grad);
+  }
+  ops::rms_norm_backward(dy, raw, weight.vector, rstd, dx, false);
+}
+
+void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK, Saved* saved,
+                           const LayerCache* cache) const {
+  Arena& arena = pass.arena;
+  const int64_t T = x_TK.size(0), H = config_.num_heads, G = config_.num_kv_heads, D = config_.head_dim;
+  const int64_t F = parts_.gate.out_features();
+  Saved local;
+  Saved& s = saved != nullptr ? *saved : local;
+  const auto start = arena.mark();
+
+  s.x_TK = x_TK;
+  s.rstd1_T = arena.take({T});
+  s.q_THD = arena.take({T, H, D});
+  s.k_TGD = arena.take({T, G, D});
+  s.v_TGD = arena.take({T, G, D});
+  s.o_THD = arena.take({T, H, D});
+  s.lse_TH = arena.take({T, H});
+  s.mid_TK = arena.take(x_TK.sizes());
+  s.rstd2_T = arena.take({T});
+  s.gate_TF = arena.take({T, F});
+  s.up_TF = arena.take({T, F});
+  for (auto [low, linear] : {std::pair{&s.low_q, &parts_.q}, {&s.low_k, &parts_.k}, {&s.low_v, &parts_.v},
+                             {&s.low_o, &parts_.o}, {&s.low_gate, &parts_.gate}, {&s.low_up, &parts_.up},
+                             {&s.low_down, &parts_.down}}) {
+    *low = linear->take_low(pass, T);
+  }
+
+  at::Tensor q_rows = rows_of(s.q_THD), k_rows = rows_of(s.k_TGD), v_rows = rows_of(s.v_TGD);
+  {
+    Scratch scratch(arena);
+    at::Tensor normed_TK = arena.take(x_TK.sizes());
+    ops::rms_norm(x_TK, parts_.input_norm->vector, config_.rms_norm_eps, normed_TK, s.rstd1_T);
+    parts_.q.forward(pass, normed_TK, s.low_q, q_rows);
+    parts_.k.forward(pass, normed_TK, s.low_k, k_rows);
+    parts_.v.forward(pass, normed_TK, s.low_v, v_rows);
+  }
+  if (parts_.q_norm != nullptr) {
+    norm_heads(pass, *parts_.q_norm, s.q_THD, saved ? &s.q_raw_THD : nullptr, saved ? &s.rstd_q : nullptr);
+    norm_heads(pass, *parts_.k_norm, s.k_TGD, saved ? &s.k_raw_TGD : nullptr, saved ? &s.rstd_k : nullptr);
+  }
+  ops::rope(s.q_THD, pass.rope_rows_T, pass.cos, pass.sin, false);
+  ops::rope(s.k_TGD, pass.rope_rows_T, pass.cos, pass.sin, false);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(D));
+  if (cache != nullptr) {
+    const at::Tensor rows = at::from_blob(const_cast<int64_t*>(cache->rows.data()), {T}, at::kLong).to(x_TK.device());
+    at::Tensor k = cache->k, v = cache->v;
+    k.index_copy_(0, rows, s.k_TGD);
+    v.index_copy_(0, rows, s.v_TGD);
+    ops::attention(s.q_THD, k, v, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
+  } else {
+    ops::attention(s.q_THD, s.k_TGD, s.v_TGD, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
+  }
+  parts_.o.forward(pass, rows_of(s.o_THD), s.low_o, s.mid_TK);
+  ops::add(s.mid_TK, x_TK, s.mid_TK);
+
+  {
+    Scratch scratch(arena);
+    at::Tensor normed_TK = arena.take(x_TK.sizes());
+    ops::rms_norm(s.mid_TK, parts_.post_norm->vector, config_.rms_norm_eps, normed_TK, s.rstd2_T);
+    parts_.gate.forward(pass, normed_TK, s.low_gate, s.gate_TF);
+    parts_.up.forward(pass, normed_TK, s.low_up, s.up_TF);
+  }
+  {
+    Scratch scratch(arena);
+    at::Tensor h_TF = saved != nullptr ? arena.take({T, F}) : s.gate_TF;
+    ops::swiglu(s.gate_TF, s.up_TF, h_TF);
+    if (out_TK.defined()) {
+      parts_.down.forward(pass, h_TF, s.low_down, out_TK);
+      ops::add(out_TK, s.mid_TK, out_TK);
+    } else {
+      parts_.down.forward_low(pass, h_TF, s.low_down);
+    }
+  }
+  if (saved == nullptr) arena.release(start);
+}
+
+void DecoderLayer::backward(Pass& pass, Saved& s, at::Tensor& dx_TK, bool want_input) const {
+  Arena& arena = pass.arena;
+  {
+    Scratch scratch(arena);
+    at::Tensor dh_TF = arena.take(s.gate_TF.sizes());
+    {
+      Scratch inner(arena);
+      at::Tensor h_TF = arena.take(s.gate_TF.sizes());
+      ops::swiglu(s.gate_TF, s.up_TF, h_TF);
+      parts_.down.backward(pass, dx_TK, h_TF, s.low_down, &dh_TF, false);
+    }
+    ops::swiglu_backward(dh_TF, s.gate_TF, s.up_TF);  // gate and up now hold their gradients
+    at::Tensor normed_TK = arena.take(dx_TK.sizes()), dnormed_TK = arena.take(dx_TK.sizes());
+    at::Tensor rstd = s.rstd2_T;
+    ops::rms_norm(s.mid_TK, parts_.post_norm->vector, config_.rms_norm_eps, normed_TK, rstd);
+    parts_.gate.backward(pass, s.gate_TF, normed_TK, s.low_gate, &dnormed_TK, false);
+    parts_.up.backward(pass, s.up_TF, normed_TK, s.low_up, &dnormed_TK, true);
+    norm_weight_grad(pass, *parts_.post_norm, dnormed_TK, s.mid_TK, s.rstd2_T);
+    ops::rms_norm_backward(dnormed_TK, s.mid_TK, parts_.post_norm->vector, s.rstd2_T, dx_TK, true);
+  }
+  Scratch scratch(arena);
+  at::Tensor do_THD = arena.take(s.o_THD.sizes());
+  at::Tensor do_rows = rows_of(do_THD);
+  parts_.o.backward(pass, dx_TK, rows_of(s.o_THD), s.low_o, &do_rows, false);
+  at::Tensor dq_THD = arena.take(s.q_THD.sizes()), dk_TGD = arena.take(s.k_TGD.sizes()), dv_TGD = arena.take(s.v_TGD.sizes());
+  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+  ops::attention_backward(do_THD, s.q_THD, s.k_TGD, s.v_TGD, s.o_THD, s.lse_TH, pass.attention, scale, config_.window,
+                          dq_THD, dk_TGD, dv_TGD);
+  ops::rope(dq_THD, pass.rope_rows_T, pass.cos, pass.sin, true);
+  ops::rope(dk_TGD, pass.rope_rows_T, pass.cos, pass.sin, true);
+  if (parts_.q_norm != nullptr) {
+    norm_heads_backward(pass, *parts_.q_norm, s.q_raw_THD, s.rstd_q, dq_THD);
+    norm_heads_backward(pass, *parts_.k_norm, s.k_raw_TGD, s.rstd_k, dk_TGD);
+  }
+  at::Tensor normed_TK = arena.take(dx_TK.sizes()), dnormed_TK = arena.take(dx_TK.sizes());
+  at::Tensor rstd = s.rstd1_T;
+  ops::rms_norm(s.x_TK, parts_.input_norm->vector, config_.rms_norm_eps, normed_TK, rstd);
+  const bool through_norm = want_input || parts_.input_norm->trainable;
+  at::Tensor* below = through_norm ? &dnormed_TK : nullptr;
+  parts_.q.backward(pass, rows_of(dq_THD), normed_TK, s.low_q, below, false);
+  parts_.k.backward(pass, rows_of(dk_TGD), normed_TK, s.low_k, below, true);
+  parts_.v.backward(pass, rows_of(dv_TGD), normed_TK, s.low_v, below, true);
+  if (!through_norm) return;
+  norm_weight_grad(pass, *parts_.input_norm, dnormed_TK, s.x_TK, s.rstd1_T);
+  if (want_input) ops::rms_norm_backward(dnormed_TK, s.x_TK, parts_.input_norm->vector, s.rstd1_T, dx_TK, true);
+}
+
+}  // namespace twinkle::nn

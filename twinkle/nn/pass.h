@@ -1,0 +1,52 @@
+// What one pass over a packed batch shares between layers: where the sequences are, which adapters they use, where
+// activations live. One pass at a time; built by the model, read by the layers.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "twinkle/kernels/ops.h"
+#include "twinkle/nn/arena.h"
+#include "twinkle/nn/lora_binding.h"
+
+namespace twinkle::nn {
+
+struct Pass {
+  explicit Pass(Arena& arena) : arena(arena) {}
+
+  Arena& arena;
+  const LoraBinding* lora = nullptr;
+  std::vector<ops::RowRange> order;                 // rows of each sequence, in reduction order
+  std::vector<ops::AttentionSequence> attention;    // in batch order
+  at::Tensor rope_rows_T;                           // int32: row of the rotary tables of each token
+  at::Tensor cos, sin;                              // [rows, D_rot / 2]
+  std::vector<int32_t> row_position;                // for dropout
+  std::vector<uint64_t> row_sequence_key;
+  bool keep = false;                                // keep what backward needs
+
+  /// The adapters of one module, or nothing. The spans name only rows whose adapter touches the module.
+  struct ModuleLora {
+    ops::LoraBatch batch;
+    bool dropout = false;                           // some adapter drops inputs
+    std::vector<ops::LoraSpan> own_spans;           // storage when spans had to be filtered
+  };
+  std::optional<ModuleLora> module_lora(int64_t module) const;
+  /// y = x with each adapter's dropout applied to its rows (rows without adapter are left undefined).
+  void apply_dropout(int64_t module, const ModuleLora& lora, const at::Tensor& x_TK, at::Tensor& y_TK) const;
+};
+
+/// Releases what a scope took from the arena.
+class Scratch {
+ public:
+  explicit Scratch(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~Scratch() { arena_.release(mark_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+ private:
+  Arena& arena_;
+  Arena::Mark mark_;
+};
+
+}  // namespace twinkle::nn
