@@ -39,7 +39,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// One tensor to write: `write(offset, out)` fills a piece of its bytes, called in order.
+/// One tensor to write: fill(byte_offset, out) gives a piece of its bytes. Pieces come in order, from the calling
+/// thread, and are whole elements, not whole rows.
 struct TensorToWrite {
   std::string name, dtype;
   std::vector<int64_t> shape;
@@ -47,6 +48,7 @@ struct TensorToWrite {
 };
 
 /// Writes a file at the disk's speed (large aligned pieces, no page-cache pile-up), fsyncs it; the caller renames.
+/// Tensors lie in the reference writer's order (widest dtype first, then by name), whatever order they are given in.
 /// exhausted when the disk is full. The file is removed on failure.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata);
