@@ -412,8 +412,8 @@ CausalLM::Cache::Cache(const ModelConfig& config, at::Device device, int64_t max
   }
 }
 
-std::unique_ptr<CausalLM::Cache> CausalLM::make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences) {
-  return std::make_unique<Cache>(impl_->config, impl_->device, max_tokens_per_sequence, num_sequences);
+std::shared_ptr<CausalLM::Cache> CausalLM::make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences) {
+  return std::make_shared<Cache>(impl_->config, impl_->device, max_tokens_per_sequence, num_sequences);
 }
 
 at::Tensor CausalLM::forward_cached(Cache& cache, const std::vector<CachedRows>& rows, const nn::LoraBinding* lora) {

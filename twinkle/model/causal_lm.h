@@ -70,7 +70,7 @@ class CausalLM {
 
   /// Keys and values of sequences being generated.
   class Cache;
-  std::unique_ptr<Cache> make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences);
+  std::shared_ptr<Cache> make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences);
   /// Appends `tokens` to cached sequence `index` and returns hidden states of the new tokens [n, hidden] (valid until
   /// the next call). Bits equal those of forward() over the whole sequence.
   struct CachedRows { int64_t sequence = 0; std::vector<int32_t> tokens; };
