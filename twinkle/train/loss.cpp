@@ -1,0 +1,33 @@
+#include "twinkle/train/loss.h"
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/suggest.h"
+
+namespace twinkle {
+
+const at::Tensor& LossInput::extra(const std::string& name, std::string_view loss) const {
+  const auto found = extras.find(name);
+  if (found != extras.end()) return found->second;
+  std::vector<std::string> given;
+  for (const auto& [key, value] : extras) given.push_back(key);
+  throw invalid_argument("[" + std::string(loss) + "] needs '" + name + "' for every sequence" +
+                         (given.empty() ? std::string(", none was given") : did_you_mean(name, given)));
+}
+
+double LossOutput::sum() const {
+  double total = 0;
+  for (const double part : sum_B) total += part;
+  return total;
+}
+
+double LossOutput::denominator() const {
+  double total = 0;
+  for (const double part : denominator_B) total += part;
+  return total;
+}
+
+at::Tensor Loss::known_dlogprob(const LossInput&) const { return {}; }
+
+double mean_or_zero(double sum, double denominator) { return denominator > 0 ? sum / denominator : sum; }
+
+}  // namespace twinkle

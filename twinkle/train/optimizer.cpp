@@ -1,0 +1,96 @@
+#include "twinkle/train/optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <limits>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/parallel.h"
+#include "twinkle/kernels/ops.h"
+
+namespace twinkle {
+
+bool decays(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return !lower.ends_with("bias") && lower.find("norm") == std::string::npos;
+}
+
+void Optimizer::attach(const std::vector<TrainedTensor>& params) {
+  std::vector<std::string> names;
+  for (const auto& param : params) names.push_back(param.name);
+  if (!states_.empty()) {
+    bool same = names == names_;
+    for (size_t i = 0; same && i < params.size(); ++i) {
+      same = states_[i].empty() || states_[i][0].sizes() == params[i].value.sizes();
+    }
+    if (!same) throw conflict("[optimizer] " + name_ + " already holds state for other parameters");
+    return;
+  }
+  names_ = std::move(names);
+  states_.resize(params.size());
+  for (size_t i = 0; i < params.size(); ++i) {
+    for (size_t k = 0; k < slots().size(); ++k) states_[i].push_back(at::zeros_like(params[i].value));
+  }
+}
+
+void Optimizer::step(std::vector<TrainedTensor>& params, const StepHyper& hyper) {
+  check(hyper);
+  if (!std::isfinite(hyper.lr) || hyper.lr < 0) {
+    throw invalid_argument("[optimizer] learning rate must be a finite number >= 0, got " + std::to_string(hyper.lr));
+  }
+  attach(params);
+  ++steps_;
+  for (size_t i = 0; i < params.size(); ++i) update(params[i], states_[i], hyper, steps_);
+}
+
+std::vector<Optimizer::StateTensor> Optimizer::state() const {
+  std::vector<StateTensor> list;
+  const auto slot_names = slots();
+  for (size_t i = 0; i < states_.size(); ++i) {
+    for (size_t k = 0; k < slot_names.size(); ++k) list.push_back({slot_names[k] + "." + names_[i], states_[i][k]});
+  }
+  return list;
+}
+
+void Optimizer::load_state(const std::vector<StateTensor>& given, int64_t steps_taken) {
+  if (steps_taken < 0) throw invalid_argument("[optimizer] step count must be >= 0, got " + std::to_string(steps_taken));
+  const auto mine = state();
+  std::vector<const at::Tensor*> from(mine.size(), nullptr);
+  for (const auto& entry : given) {
+    const auto found = std::find_if(mine.begin(), mine.end(), [&](const auto& m) { return m.name == entry.name; });
+    if (found == mine.end()) throw invalid_argument("[optimizer] state has '" + entry.name + "', which " + name_ + " does not use here");
+    if (found->value.numel() != entry.value.numel()) {
+      throw invalid_argument("[optimizer] state '" + entry.name + "' has " + std::to_string(entry.value.numel()) +
+                             " elements, needed " + std::to_string(found->value.numel()));
+    }
+    from[static_cast<size_t>(found - mine.begin())] = &entry.value;
+  }
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (from[i] == nullptr) throw invalid_argument("[optimizer] state lacks '" + mine[i].name + "'");
+  }
+  for (size_t i = 0; i < mine.size(); ++i) mine[i].value.view({-1}).copy_(from[i]->reshape({-1}));
+  steps_ = steps_taken;
+}
+
+double gradient_sum_of_squares(const std::vector<TrainedTensor>& params) {
+  double total = 0;
+  for (const auto& param : params) total += ops::sum_of_squares(param.grad);
+  return total;
+}
+
+double gradient_max_abs(const std::vector<TrainedTensor>& params) {
+  double largest = 0;
+  for (const auto& param : params) {
+    if (param.grad.numel() == 0) continue;
+    const double value = param.grad.abs().max().item<double>();  // max propagates NaN
+    if (std::isnan(value)) return std::numeric_limits<double>::quiet_NaN();
+    largest = std::max(largest, value);
+  }
+  return largest;
+}
+
+}  // namespace twinkle

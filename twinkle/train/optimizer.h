@@ -1,0 +1,82 @@
+// Optimizers over flat fp32 storages. Components of kind "optimizer", named and computed as in torch.optim.
+// Every update is element-wise with a fixed formula, so its bits do not depend on threads. Not thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "twinkle/core/registry.h"
+
+namespace twinkle {
+
+/// A tensor that is trained: value and gradient are fp32, contiguous and of the same size.
+struct TrainedTensor {
+  std::string name;
+  at::Tensor value, grad;
+  bool decay = true;  // whether weight decay applies
+};
+
+/// Norms and biases are not decayed: a name that ends in "bias" or has a part with "norm" in it.
+bool decays(std::string_view parameter_name);
+
+/// What one step uses. `lr` comes from the schedule; what is set of the rest replaces the optimizer's own value
+/// for this step only.
+struct StepHyper {
+  double lr = 0;
+  double grad_scale = 1.0;  // multiplied into the gradient: 1 / denominator, clipping
+  std::optional<double> weight_decay, eps, beta1, beta2;
+};
+
+class Optimizer {
+ public:
+  static constexpr std::string_view kKind = "optimizer";
+  explicit Optimizer(std::string name, double lr) : name_(std::move(name)), lr_(lr) {}
+  virtual ~Optimizer() = default;
+
+  const std::string& name() const { return name_; }
+  double lr() const { return lr_; }  // the rate that a schedule scales
+  int64_t steps_taken() const { return steps_; }
+
+  /// Allocates zeroed state for these tensors. A second call with other names or sizes is `conflict`.
+  void attach(const std::vector<TrainedTensor>& params);
+  /// One update of every tensor, in place; attaches at first use.
+  void step(std::vector<TrainedTensor>& params, const StepHyper& hyper);
+
+  /// State by name ("exp_avg.<parameter>", ...), same layout as the parameter's storage.
+  struct StateTensor {
+    std::string name;
+    at::Tensor value;
+  };
+  std::vector<StateTensor> state() const;
+  /// Replaces state and step count; names and sizes must be those of state(). Names what differs.
+  void load_state(const std::vector<StateTensor>& state, int64_t steps_taken);
+  /// Bytes of state for each trained element (the memory planner asks).
+  virtual int64_t state_bytes_per_element() const = 0;
+
+ protected:
+  /// Names of the state tensors each parameter has.
+  virtual std::vector<std::string> slots() const = 0;
+  /// Refuses what this optimizer has no use for.
+  virtual void check(const StepHyper& hyper) const = 0;
+  /// Updates one parameter; `step` is 1 for the first.
+  virtual void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper, int64_t step) = 0;
+
+ private:
+  std::string name_;
+  double lr_;
+  int64_t steps_ = 0;
+  std::vector<std::string> names_;               // of the attached parameters
+  std::vector<std::vector<at::Tensor>> states_;  // [parameter][slot]
+};
+
+/// Sum of squares of all gradients in fp64, in list order, each over fixed blocks: the bits depend on no thread.
+double gradient_sum_of_squares(const std::vector<TrainedTensor>& params);
+/// Largest magnitude of all gradients; NaN if any is NaN.
+double gradient_max_abs(const std::vector<TrainedTensor>& params);
+
+}  // namespace twinkle
