@@ -9,7 +9,7 @@ namespace twinkle {
 namespace {
 
 // The parser of nlohmann keeps its own stack, but destroying a deep value recurses: refuse depth first.
-void check_depth(std::string_view text, std::string_view where, int max_depth) {
+bool deeper_than(std::string_view text, int max_depth) {
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -23,22 +23,23 @@ void check_depth(std::string_view text, std::string_view where, int max_depth) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > max_depth) {
-        throw invalid_argument("[" + std::string(where) + "] JSON is nested deeper than " +
-                               std::to_string(max_depth) + " levels");
-      }
+      if (++depth > max_depth) return true;
     } else if (c == ']' || c == '}') {
       --depth;
     }
   }
+  return false;
 }
 
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view where, int max_depth) {
-  check_depth(text, where, max_depth);
+std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int max_depth) {
+  if (deeper_than(text, max_depth)) {
+    return JsonProblem{0, 0, "JSON is nested deeper than " + std::to_string(max_depth) + " levels"};
+  }
   try {
-    return Json::parse(text.begin(), text.end());
+    out = Json::parse(text.begin(), text.end());
+    return std::nullopt;
   } catch (const nlohmann::json::parse_error& e) {
     const size_t at = std::min(text.size(), e.byte == 0 ? 0 : e.byte - 1);
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
@@ -47,11 +48,22 @@ Json parse_json(std::string_view text, std::string_view where, int max_depth) {
     std::string reason = e.what();
     if (const size_t colon = reason.rfind("; last read"); colon != std::string::npos) reason.resize(colon);
     if (const size_t dash = reason.find(": syntax error"); dash != std::string::npos) reason = reason.substr(dash + 2);
-    throw invalid_argument("[" + std::string(where) + "] line " + std::to_string(line) + ", column " +
-                           std::to_string(column) + ": not valid JSON: " + reason);
+    return JsonProblem{line, static_cast<int64_t>(column), "not valid JSON: " + reason};
   } catch (const nlohmann::json::exception& e) {
-    throw invalid_argument("[" + std::string(where) + "] not valid JSON: " + e.what());
+    return JsonProblem{0, 0, std::string("not valid JSON: ") + e.what()};
   }
+}
+
+Json parse_json(std::string_view text, std::string_view where, int max_depth) {
+  Json value;
+  if (const auto problem = try_parse_json(text, value, max_depth)) {
+    std::string place = "[" + std::string(where) + "] ";
+    if (problem->line > 0) {
+      place += "line " + std::to_string(problem->line) + ", column " + std::to_string(problem->column) + ": ";
+    }
+    throw invalid_argument(place + problem->reason);
+  }
+  return value;
 }
 
 Json read_json_file(const std::string& path) { return parse_json(read_file(path), path); }

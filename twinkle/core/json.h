@@ -1,7 +1,9 @@
 // The JSON value used for rows, configs and template contexts: nlohmann's, with the order of keys kept.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +14,14 @@ using Json = nlohmann::ordered_json;
 /// Parses text; errors are invalid_argument and begin with "[`where`]", with line and column.
 /// Nesting deeper than `max_depth` is refused.
 Json parse_json(std::string_view text, std::string_view where, int max_depth = 256);
+
+/// Where and why a text is not JSON; `line` 0 when the fault has no single place.
+struct JsonProblem {
+  int64_t line = 0, column = 0;
+  std::string reason;
+};
+/// Parses into `out`; a problem instead of an exception, for callers that know more about the place.
+std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int max_depth = 256);
 
 /// Reads and parses a file (not_found when it is not there).
 Json read_json_file(const std::string& path);

@@ -11,8 +11,9 @@ namespace twinkle {
 std::vector<int64_t> PackedBatch::reduction_order() const {
   std::vector<int64_t> index(static_cast<size_t>(num_sequences()));
   std::iota(index.begin(), index.end(), int64_t{0});
-  std::stable_sort(index.begin(), index.end(),
-                   [&](int64_t a, int64_t b) { return order[static_cast<size_t>(a)] < order[static_cast<size_t>(b)]; });
+  std::stable_sort(index.begin(), index.end(), [&](int64_t a, int64_t b) {
+    return order[static_cast<size_t>(a)] < order[static_cast<size_t>(b)];
+  });
   return index;
 }
 
@@ -28,7 +29,8 @@ PackedBatch pack(std::span<const InputFeature> features, int64_t first_order) {
   PackedBatch batch;
   size_t total = 0;
   for (const auto& f : features) total += f.input_ids.size();
-  if (total > static_cast<size_t>(INT32_MAX)) throw invalid_argument("[batch] more than 2^31 tokens in one batch");
+  if (total > static_cast<size_t>(INT32_MAX))
+    throw invalid_argument("[batch] more than 2^31 tokens in one batch");
   batch.cu_seqlens.push_back(0);
   for (size_t i = 0; i < features.size(); ++i) {
     const auto& f = features[i];

@@ -1,0 +1,400 @@
+// The preprocessors that turn a row into a conversation, under upstream's names. Each is immutable: any
+// number of threads may call it. Columns that would change what is trained (images, audio) are refused, never
+// dropped.
+#include <algorithm>
+#include <array>
+
+#include "twinkle/core/error.h"
+#include "twinkle/data/dataset.h"
+
+namespace twinkle {
+namespace {
+
+std::string got(const Json& value) {
+  std::string out = std::string(json_type_name(value));
+  if (value.is_number() || value.is_boolean()) out += " " + value.dump();
+  return out;
+}
+
+std::string columns_of(const Row& row) {
+  std::string names;
+  for (const auto& [key, value] : row.items()) names += (names.empty() ? "" : ", ") + key;
+  return names;
+}
+
+const std::string& text_column(const Row& row, const std::string& column) {
+  const auto found = row.find(column);
+  if (found == row.end())
+    throw invalid_argument("has no column '" + column + "' (columns: " + columns_of(row) + ")");
+  if (!found->is_string())
+    throw invalid_argument("expected a string in '" + column + "', got " + got(*found));
+  return found->get_ref<const std::string&>();
+}
+
+// An optional column: absent and null are "".
+std::string optional_text(const Row& row, const std::string& column) {
+  const auto found = row.find(column);
+  if (found == row.end() || found->is_null()) return "";
+  return text_column(row, column);
+}
+
+void refuse_media(const Row& row) {
+  for (const char* column : {"images", "image", "videos", "video", "audios", "audio"}) {
+    const auto found = row.find(column);
+    if (found == row.end() || found->is_null() || (found->is_array() && found->empty()) ||
+        (found->is_string() && found->get_ref<const std::string&>().empty()))
+      continue;
+    throw invalid_argument(std::string("has '") + column +
+                           "', and only text is trained on; remove the column or the row");
+  }
+}
+
+void add_message(Json& messages, const char* role, std::string content) {
+  messages.push_back(Json{{"role", role}, {"content", std::move(content)}});
+}
+
+// Earlier turns as [[question, answer], ...].
+void add_history(Json& messages, const Row& row) {
+  const auto found = row.find("history");
+  if (found == row.end() || found->is_null()) return;
+  const auto is_pair = [](const Json& turn) {
+    return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
+  };
+  if (!found->is_array() || !std::all_of(found->begin(), found->end(), is_pair)) {
+    throw invalid_argument("expected a list of [question, answer] pairs in 'history'");
+  }
+  for (const auto& turn : *found) {
+    add_message(messages, "user", turn[0].get<std::string>());
+    add_message(messages, "assistant", turn[1].get<std::string>());
+  }
+}
+
+Trajectory question_and_answer(const Row& row, const std::string& system, std::string question,
+                               std::string answer) {
+  refuse_media(row);
+  Trajectory out;
+  if (!system.empty()) add_message(out.messages, "system", system);
+  add_history(out.messages, row);
+  add_message(out.messages, "user", std::move(question));
+  add_message(out.messages, "assistant", std::move(answer));
+  return out;
+}
+
+class SelfCognitionProcessor : public Preprocessor {
+ public:
+  explicit SelfCognitionProcessor(const Options& options)
+      : name_(options.get_string("model_name")),
+        author_(options.get_string("model_author")),
+        system_(options.get_string("system")) {}
+  Trajectory operator()(const Row& row) const override {
+    std::string question = filled(text_column(row, "query"));
+    return question_and_answer(row, system_, std::move(question), filled(text_column(row, "response")));
+  }
+
+ private:
+  std::string filled(const std::string& text) const {
+    // One pass, so that a name which spells a hole is not filled again.
+    std::string out;
+    for (size_t at = 0; at < text.size();) {
+      const std::string_view rest = std::string_view(text).substr(at);
+      if (rest.starts_with("{{NAME}}")) {
+        out += name_;
+        at += 8;
+      } else if (rest.starts_with("{{AUTHOR}}")) {
+        out += author_;
+        at += 10;
+      } else {
+        out.push_back(text[at++]);
+      }
+    }
+    return out;
+  }
+  std::string name_, author_, system_;
+};
+
+class AlpacaProcessor : public Preprocessor {
+ public:
+  explicit AlpacaProcessor(const Options& options) : system_(options.get_string("system")) {}
+  Trajectory operator()(const Row& row) const override {
+    std::string question = text_column(row, "instruction");
+    if (const std::string input = optional_text(row, "input"); !input.empty()) question += "\n" + input;
+    const std::string system = optional_text(row, "system");
+    return question_and_answer(row, system.empty() ? system_ : system, std::move(question),
+                               text_column(row, "output"));
+  }
+
+ private:
+  std::string system_;
+};
+
+class QueryResponseProcessor : public Preprocessor {
+ public:
+  explicit QueryResponseProcessor(const Options& options)
+      : query_(options.get_string("query")),
+        response_(options.get_string("response")),
+        system_(options.get_string("system")) {}
+  Trajectory operator()(const Row& row) const override {
+    const std::string& question = text_column(row, query_);
+    const std::string system = optional_text(row, "system");
+    return question_and_answer(row, system.empty() ? system_ : system, question, text_column(row, response_));
+  }
+
+ private:
+  std::string query_, response_, system_;
+};
+
+class TextProcessor : public Preprocessor {
+ public:
+  explicit TextProcessor(const Options& options) : column_(options.get_string("column")) {}
+  Trajectory operator()(const Row& row) const override {
+    refuse_media(row);
+    const std::string& text = text_column(row, column_);
+    if (text.empty()) throw invalid_argument("'" + column_ + "' is empty");
+    Trajectory out;
+    add_message(out.messages, "user", text);
+    return out;
+  }
+
+ private:
+  std::string column_;
+};
+
+std::string known_role(const std::string& role, const std::string& place) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kRoles = {
+      {{"system", "system"},
+       {"developer", "system"},
+       {"user", "user"},
+       {"human", "user"},
+       {"assistant", "assistant"},
+       {"gpt", "assistant"},
+       {"chatgpt", "assistant"},
+       {"bot", "assistant"},
+       {"model", "assistant"},
+       {"tool", "tool"},
+       {"observation", "tool"},
+       {"tool_response", "tool"},
+       {"function_response", "tool"}}};
+  for (const auto& [name, ours] : kRoles) {
+    if (role == name) return std::string(ours);
+  }
+  throw invalid_argument(place + ": unknown role '" + role +
+                         "' (known: system, user, assistant, tool, human, gpt, observation, function_call)");
+}
+
+class MessagesProcessor : public Preprocessor {
+ public:
+  explicit MessagesProcessor(const Options& options) : system_(options.get_string("system")) {}
+
+  Trajectory operator()(const Row& row) const override {
+    refuse_media(row);
+    std::string column;
+    for (const char* name : {"messages", "conversations", "conversation"}) {
+      if (row.contains(name)) {
+        if (!column.empty())
+          throw invalid_argument("has both '" + column + "' and '" + name + "'; remove one");
+        column = name;
+      }
+    }
+    if (column.empty())
+      throw invalid_argument("has no column 'messages' or 'conversations' (columns: " + columns_of(row) +
+                             ")");
+    const Json& list = row.at(column);
+    if (!list.is_array() || list.empty()) {
+      throw invalid_argument("expected a list of messages in '" + column + "', got " +
+                             (list.is_array() ? "an empty list" : got(list)));
+    }
+    Trajectory out;
+    for (size_t i = 0; i < list.size(); ++i)
+      add(out.messages, list[i], "'" + column + "' message " + std::to_string(i + 1));
+    const std::string row_system = optional_text(row, "system");
+    const std::string& system = row_system.empty() ? system_ : row_system;
+    if (!system.empty()) {
+      if (out.messages.front().at("role") != "system") {
+        out.messages.insert(out.messages.begin(), Json{{"role", "system"}, {"content", system}});
+      } else if (!row_system.empty()) {
+        throw invalid_argument("has a 'system' column and a system message; remove one");
+      }
+    }
+    out.tools = tools_of(row);
+    if (const auto data = row.find("user_data"); data != row.end() && !data->is_null()) {
+      const auto is_pair = [](const Json& item) {
+        return item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string();
+      };
+      if (!data->is_array() || !std::all_of(data->begin(), data->end(), is_pair)) {
+        throw invalid_argument("expected a list of [key, JSON string] pairs in 'user_data'");
+      }
+      out.user_data = *data;
+    }
+    return out;
+  }
+
+ private:
+  static void add(Json& messages, const Json& given, const std::string& place) {
+    if (!given.is_object()) throw invalid_argument(place + ": expected an object, got " + got(given));
+    if (given.contains("role")) return add_role_content(messages, given, place);
+    if (given.contains("from")) return add_from_value(messages, given, place);
+    if (given.contains("human") || given.contains("user")) {
+      // ms-swift: one object holds a question and its answer.
+      const char* asker = given.contains("human") ? "human" : "user";
+      add_message(messages, "user", text_column(given, asker));
+      add_message(messages, "assistant", text_column(given, "assistant"));
+      return;
+    }
+    throw invalid_argument(place + ": expected role and content, or from and value, got " +
+                           columns_of(given));
+  }
+
+  static void add_role_content(Json& messages, const Json& given, const std::string& place) {
+    if (!given.at("role").is_string())
+      throw invalid_argument(place + ": expected a string in 'role', got " + got(given.at("role")));
+    Json message = given;
+    message["role"] = known_role(given.at("role").get<std::string>(), place);
+    const bool calls = given.contains("tool_calls") && !given.at("tool_calls").is_null();
+    if (!given.contains("content")) {
+      if (!calls) throw invalid_argument(place + ": has no 'content'");
+      message["content"] = nullptr;
+    }
+    const Json& content = message.at("content");
+    if (!content.is_string() && !content.is_array() && !(content.is_null() && calls)) {
+      throw invalid_argument(place + ": expected a string in 'content', got " + got(content));
+    }
+    if (content.is_array()) {
+      for (const auto& block : content) {
+        if (!block.is_object() || !block.contains("type") || block.at("type") != "text") {
+          throw invalid_argument(place + ": only blocks of type 'text' are trained on");
+        }
+      }
+    }
+    if (calls && !given.at("tool_calls").is_array())
+      throw invalid_argument(place + ": expected a list in 'tool_calls', got " + got(given.at("tool_calls")));
+    messages.push_back(std::move(message));
+  }
+
+  static void add_from_value(Json& messages, const Json& given, const std::string& place) {
+    for (const char* key : {"from", "value"}) {
+      if (!given.contains(key)) throw invalid_argument(place + ": has no '" + key + "'");
+      if (!given.at(key).is_string())
+        throw invalid_argument(place + ": expected a string in '" + key + "', got " + got(given.at(key)));
+    }
+    const auto from = given.at("from").get<std::string>();
+    const auto value = given.at("value").get<std::string>();
+    if (from != "function_call" && from != "tool_call") {
+      add_message(messages, known_role(from, place).c_str(), value);
+      return;
+    }
+    // LLaMA-Factory: the value is one call or a list of calls, {"name", "arguments"}.
+    Json parsed;
+    if (const auto problem = try_parse_json(value, parsed))
+      throw invalid_argument(place + ": the call is " + problem->reason);
+    Json calls = Json::array();
+    for (const auto& call : parsed.is_array() ? parsed : Json::array({parsed})) {
+      if (!call.is_object() || !call.contains("name") || !call.contains("arguments")) {
+        throw invalid_argument(place + ": expected a call with name and arguments");
+      }
+      calls.push_back(Json{{"type", "function"},
+                           {"function", {{"name", call.at("name")}, {"arguments", call.at("arguments")}}}});
+    }
+    messages.push_back(Json{{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}});
+  }
+
+  // A list, or a string that spells one (as LLaMA-Factory and HF data sets store it).
+  static Json tools_of(const Row& row) {
+    const auto found = row.find("tools");
+    if (found == row.end() || found->is_null()) return nullptr;
+    Json tools = *found;
+    if (tools.is_string()) {
+      if (tools.get_ref<const std::string&>().empty()) return nullptr;
+      Json parsed;
+      if (const auto problem = try_parse_json(tools.get_ref<const std::string&>(), parsed))
+        throw invalid_argument("'tools' is " + problem->reason);
+      tools = std::move(parsed);
+    }
+    if (!tools.is_array()) throw invalid_argument("expected a list in 'tools', got " + got(tools));
+    if (tools.empty()) return nullptr;
+    for (auto& tool : tools) {
+      if (!tool.is_object()) throw invalid_argument("expected objects in 'tools', got " + got(tool));
+      if (!tool.contains("function")) tool = Json{{"type", "function"}, {"function", tool}};
+    }
+    return tools;
+  }
+
+  std::string system_;
+};
+
+ParamSpec text_param(std::string name, std::string default_value, std::string help) {
+  return {.name = std::move(name),
+          .type = ParamType::kString,
+          .default_value = std::move(default_value),
+          .help = std::move(help)};
+}
+
+const char* const kSystemHelp = "System message put before the conversation; \"\" for none.";
+
+template <class T>
+Registry<Preprocessor>::Add add(std::string name, std::string help, std::vector<ParamSpec> params) {
+  return {{.name = std::move(name), .help = std::move(help), .params = std::move(params)},
+          [](const Options& options) { return std::make_unique<T>(options); }};
+}
+
+const auto kSelfCognition = add<SelfCognitionProcessor>(
+    "SelfCognitionProcessor",
+    "Rows {query, response} that teach a model who it is; fills {{NAME}} and {{AUTHOR}}.",
+    {text_param("model_name", "twinkle robot", "What the model calls itself."),
+     text_param("model_author", "twinkle lab", "Who the model says made it."),
+     text_param("system", "You are a helpful assistant.", kSystemHelp)});
+const auto kAlpaca =
+    add<AlpacaProcessor>("AlpacaProcessor", "Rows {instruction, input, output} (also system, history).",
+                         {text_param("system", "", kSystemHelp)});
+const auto kMessages = add<MessagesProcessor>(
+    "MessagesProcessor",
+    "Rows with a chat: {messages: [{role, content}]} or {conversations: [{from, value}]}, with tools.",
+    {text_param("system", "", "System message for rows that have none; \"\" for none.")});
+const auto kQueryResponse = add<QueryResponseProcessor>(
+    "QueryResponseProcessor", "Rows with one question and its answer (also system, history).",
+    {text_param("query", "query", "Column of the question."),
+     text_param("response", "response", "Column of the answer."), text_param("system", "", kSystemHelp)});
+const auto kText = add<TextProcessor>("TextProcessor", "Rows of plain text, for pre-training.",
+                                      {text_param("column", "text", "Column of the text.")});
+
+}  // namespace
+
+PreprocessorGuess guess_preprocessor(const Row& row) {
+  const auto has = [&](const char* column) { return row.contains(column); };
+  for (const char* column : {"chosen", "rejected", "rejected_response", "kto_tag"}) {
+    if (has(column)) {
+      throw invalid_argument(std::string("[dataset] the rows have '") + column +
+                             "': preference data is not for supervised training; name a preprocessor to "
+                             "train on the rest of the row");
+    }
+  }
+  for (const char* column : {"messages", "conversations", "conversation"}) {
+    if (has(column))
+      return {"MessagesProcessor", Json::object(), std::string("the rows have '") + column + "'"};
+  }
+  if (has("query") && has("response")) {
+    for (const char* column : {"query", "response"}) {
+      if (!row.at(column).is_string()) continue;
+      const auto& text = row.at(column).get_ref<const std::string&>();
+      if (text.find("{{NAME}}") != std::string::npos || text.find("{{AUTHOR}}") != std::string::npos) {
+        return {"SelfCognitionProcessor", Json::object(),
+                "the rows have 'query' and 'response' with {{NAME}} or {{AUTHOR}} holes"};
+      }
+    }
+    return {"QueryResponseProcessor", Json::object(), "the rows have 'query' and 'response'"};
+  }
+  if (has("instruction") && has("output"))
+    return {"AlpacaProcessor", Json::object(), "the rows have 'instruction' and 'output'"};
+  for (const auto& [question, answer] :
+       {std::pair{"prompt", "completion"}, {"prompt", "response"}, {"question", "answer"}}) {
+    if (!has(question) || !has(answer)) continue;
+    return {"QueryResponseProcessor", Json{{"query", question}, {"response", answer}},
+            std::string("the rows have '") + question + "' and '" + answer + "'"};
+  }
+  if (has("text")) return {"TextProcessor", Json::object(), "the rows have 'text'"};
+  throw invalid_argument("[dataset] cannot guess a preprocessor from the columns " + columns_of(row) +
+                         "; name one (--preprocessor), or use rows with messages, conversations, query and "
+                         "response, instruction and output, "
+                         "or text");
+}
+
+}  // namespace twinkle
