@@ -1,0 +1,120 @@
+#include "twinkle/train/metrics.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cmath>
+
+namespace twinkle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
+
+// The loss as it is optimised: a mean over everything since the last reset, or the sum for a sum loss.
+class LossMetric : public Metric {
+ public:
+  void accumulate(const PassRecord& pass) override {
+    for (const double part : pass.output.sum_B) sum_ += part;
+    for (const double part : pass.output.denominator_B) denominator_ += part;
+    divides_ = pass.divides;
+  }
+  Json calculate() const override {
+    return {{divides_ ? "loss" : "loss_sum", number(divides_ ? mean_or_zero(sum_, denominator_) : sum_)}};
+  }
+  void reset() override { sum_ = denominator_ = 0; }
+
+ private:
+  double sum_ = 0, denominator_ = 0;
+  bool divides_ = true;
+};
+
+class Accuracy : public Metric {
+ public:
+  bool needs_argmax() const override { return true; }
+  void accumulate(const PassRecord& pass) override {
+    if (!pass.argmax_S.defined()) return;
+    const int32_t* predicted = pass.argmax_S.const_data_ptr<int32_t>();
+    const int32_t* target = pass.input.targets_S.const_data_ptr<int32_t>();
+    const float* weight = pass.input.weights_S.const_data_ptr<float>();
+    for (int64_t s = 0; s < pass.argmax_S.numel(); ++s) {
+      if (weight[s] == 0) continue;
+      ++total_;
+      correct_ += predicted[s] == target[s];
+    }
+  }
+  Json calculate() const override {
+    return {{"accuracy", total_ > 0 ? static_cast<double>(correct_) / static_cast<double>(total_) : 0.0},
+            {"correct_tokens", correct_},
+            {"total_tokens", total_}};
+  }
+  void reset() override { correct_ = total_ = 0; }
+
+ private:
+  int64_t correct_ = 0, total_ = 0;
+};
+
+class TrainMetric : public Metric {
+ public:
+  void accumulate(const PassRecord& pass) override {
+    tokens_ += pass.num_tokens;
+    tokens_seen_ += pass.num_tokens;
+  }
+  void accumulate(const StepRecord& step) override {
+    last_ = step;
+    skipped_ += step.skipped;
+  }
+  Json calculate() const override {
+    const double seconds = std::chrono::duration<double>(Clock::now() - since_).count();
+    Json values = {{"iters", last_.step}, {"learning_rate", number(last_.lr)}};
+    if (last_.grad_norm) values["grad_norm"] = number(*last_.grad_norm);
+    values["tokens_per_second"] = number(seconds > 0 ? static_cast<double>(tokens_) / seconds : 0.0);
+    values["tokens_seen"] = tokens_seen_;
+    values["skipped_steps"] = skipped_;
+    values["seconds"] = std::chrono::duration<double>(Clock::now() - start_).count();
+    return values;
+  }
+  void reset() override {
+    tokens_ = 0;
+    since_ = Clock::now();
+  }
+
+ private:
+  StepRecord last_;
+  int64_t tokens_ = 0, tokens_seen_ = 0, skipped_ = 0;
+  Clock::time_point start_ = Clock::now(), since_ = start_;
+};
+
+const Registry<Metric>::Add loss_metric{
+    {.name = "LossMetric", .help = "`loss` (a mean), or `loss_sum` for a sum loss."},
+    [](const Options&) { return std::make_unique<LossMetric>(); }};
+const Registry<Metric>::Add accuracy{
+    {.name = "Accuracy", .help = "`accuracy`: share of the trained tokens that are the model's most likely ones."},
+    [](const Options&) { return std::make_unique<Accuracy>(); }};
+const Registry<Metric>::Add train_metric{
+    {.name = "TrainMetric",
+     .help = "`iters`, `learning_rate` used, `grad_norm` before clipping, `tokens_per_second`, `tokens_seen`, "
+             "`skipped_steps`, `seconds`."},
+    [](const Options&) { return std::make_unique<TrainMetric>(); }};
+
+}  // namespace
+
+bool MetricSet::needs_argmax() const {
+  for (const auto& metric : metrics_) {
+    if (metric->needs_argmax()) return true;
+  }
+  return false;
+}
+
+Json MetricSet::calculate() {
+  Json all = Json::object();
+  for (auto& metric : metrics_) {
+    const Json values = metric->calculate();
+    for (const auto& [name, value] : values.items()) all[name] = value;
+    metric->reset();
+  }
+  return all;
+}
+
+}  // namespace twinkle
