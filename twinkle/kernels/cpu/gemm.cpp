@@ -1,0 +1,304 @@
+#include "twinkle/kernels/cpu/gemm.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/parallel.h"
+#include "twinkle/kernels/isa.h"
+
+namespace twinkle::ops::cpu {
+namespace {
+
+constexpr int64_t kReduceBlock = 256;  // steps of a chain between two visits of C
+constexpr int64_t kGroupPanels = 16;   // panels unpacked at once: 256 x 256 fp32, a part of the second-level cache
+constexpr int64_t kRowBlock = 768;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+size_t element_size(WeightType type) { return type == WeightType::kFloat ? 4 : 2; }
+
+const char* at_element(const Weights& w, int64_t element) {
+  return static_cast<const char*>(w.panels) + static_cast<size_t>(element) * element_size(w.type);
+}
+
+struct Range {
+  int64_t begin, end;
+};
+
+// Share i of n even shares of `count` units.
+Range share(int64_t count, int64_t n, int64_t i) { return {count * i / n, count * (i + 1) / n}; }
+
+// How a product is cut into tasks: row blocks times groups of panel pairs.
+struct Plan {
+  int64_t row_blocks = 1, groups = 1, units = 1, panels = 1;
+
+  Range panels_of(int64_t group) const {
+    const Range unit = share(units, groups, group);
+    return {unit.begin * 2, std::min(panels, unit.end * 2)};
+  }
+};
+
+Plan make_plan(int64_t rows, int64_t columns, int64_t reduced) {
+  const int64_t threads = num_threads();
+  Plan plan;
+  plan.panels = ceil_div(columns, kPanelWidth);
+  plan.units = ceil_div(plan.panels, 2);
+  plan.groups = ceil_div(plan.panels, kGroupPanels);
+  plan.row_blocks = ceil_div(rows, kRowBlock);
+  const int64_t work = rows * columns * reduced;
+  const int64_t wanted = work < (int64_t{1} << 16) ? 1 : work < (int64_t{1} << 24) ? threads : 4 * threads;
+  if (threads > 1 && wanted > 1 && plan.groups % threads != 0) {
+    plan.groups = std::min(plan.units, ceil_div(plan.groups, threads) * threads);
+  }
+  while (plan.groups * plan.row_blocks < wanted) {
+    if (rows / plan.row_blocks > 384) {
+      plan.row_blocks += 1;
+    } else if (plan.units >= 2 * plan.groups) {
+      plan.groups = std::min(plan.units, plan.groups + threads);
+    } else if (rows / plan.row_blocks > 48) {
+      plan.row_blocks += 1;
+    } else {
+      break;
+    }
+  }
+  return plan;
+}
+
+// Panels [first, last) of an extra's up matrix as [panel][rank][16].
+void pack_up(const KernelTable& table, const Extra& extra, int64_t columns, Range panels, float* out) {
+  for (int64_t p = panels.begin; p < panels.end; ++p, out += extra.rank * kPanelWidth) {
+    const int64_t first = p * kPanelWidth, count = std::min(kPanelWidth, columns - first);
+    if (extra.up_j == 1) {
+      table.pack_rows(extra.up + first * extra.up_n, extra.up_n, count, extra.rank, out);
+    } else {
+      for (int64_t j = 0; j < extra.rank; ++j) {
+        const float* from = extra.up + j * extra.up_j + first;
+        for (int64_t i = 0; i < kPanelWidth; ++i) out[j * kPanelWidth + i] = i < count ? from[i] : 0.0f;
+      }
+    }
+  }
+}
+
+// Adds the low-rank steps to rows [begin, end) of C, for the columns of `panels`.
+class ExtraRunner {
+ public:
+  ExtraRunner(const KernelTable& table, const Product& product, int64_t columns, Range panels)
+      : table_(table), product_(product), columns_(columns), panels_(panels) {}
+
+  void run(int64_t begin, int64_t end) {
+    const auto& extras = product_.extras;
+    auto it = std::partition_point(extras.begin(), extras.end(), [&](const Extra& e) { return e.end <= begin; });
+    for (; it != extras.end() && it->begin < end; ++it) {
+      const Extra& extra = *it;
+      if (packed_ == nullptr || packed_->up != extra.up || packed_->rank != extra.rank) {
+        buffer_ = scratch(1, (panels_.end - panels_.begin) * extra.rank * kPanelWidth);
+        pack_up(table_, extra, columns_, panels_, buffer_);
+        packed_ = &extra;
+      }
+      const int64_t first = std::max(begin, extra.begin), last = std::min(end, extra.end);
+      const int64_t column = panels_.begin * kPanelWidth;
+      table_.block[0]({.a = product_.low + first * product_.low_stride,
+                       .a_row = product_.low_stride,
+                       .a_k = 1,
+                       .b = buffer_,
+                       .b_panel = extra.rank * kPanelWidth,
+                       .b_row = kPanelWidth,
+                       .c = product_.c + first * product_.c_stride + column,
+                       .c_row = product_.c_stride,
+                       .c_panel = kPanelWidth,
+                       .m = last - first,
+                       .n = std::min(columns_, panels_.end * kPanelWidth) - column,
+                       .k = extra.rank,
+                       .chain = Chain::kContinue});
+    }
+  }
+
+ private:
+  const KernelTable& table_;
+  const Product& product_;
+  int64_t columns_;
+  Range panels_;
+  const Extra* packed_ = nullptr;
+  float* buffer_ = nullptr;
+};
+
+// What a source of B has to say: where the panels of a group stand for a block of the reduced index.
+struct PanelBlock {
+  const void* data;
+  int64_t panel_stride;
+  WeightType type;
+};
+
+// Runs one task: all blocks of the reduced index in order, then what comes after the chain.
+template <typename Source>
+void run_task(const KernelTable& table, const Product& product, int64_t columns, int64_t reduced, int64_t block,
+              Range rows, Range panels, const Source& source) {
+  const int64_t column = panels.begin * kPanelWidth;
+  const int64_t width = std::min(columns, panels.end * kPanelWidth) - column;
+  ExtraRunner extras(table, product, columns, panels);
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(reduced, block));
+  for (int64_t i = 0; i < blocks; ++i) {
+    const Range k = {i * block, std::min(reduced, (i + 1) * block)};
+    const PanelBlock b = source(panels, k);
+    const auto part = [&](int64_t begin, int64_t end) {
+      table.block[static_cast<int>(b.type)](
+          {.a = product.a + begin * product.a_stride + k.begin,
+           .a_row = product.a_stride,
+           .a_k = 1,
+           .b = b.data,
+           .b_panel = b.panel_stride,
+           .b_row = kPanelWidth,
+           .c = product.c + begin * product.c_stride + column,
+           .c_row = product.c_stride,
+           .c_panel = kPanelWidth,
+           .m = end - begin,
+           .n = width,
+           .k = k.end - k.begin,
+           .chain = i > 0 || product.accumulate ? Chain::kContinue : Chain::kZero});
+    };
+    const bool last = i + 1 == blocks;
+    if (!last || (product.extras.empty() && product.bias == nullptr)) {
+      part(rows.begin, rows.end);
+      continue;
+    }
+    // In small pieces, so that C is still in the first cache.
+    const int64_t pieces = ceil_div(rows.end - rows.begin, 4 * table.tile_rows);
+    for (int64_t j = 0; j < pieces; ++j) {
+      const Range piece = share(rows.end - rows.begin, pieces, j);
+      const int64_t begin = rows.begin + piece.begin, end = rows.begin + piece.end;
+      part(begin, end);
+      extras.run(begin, end);
+      if (product.bias == nullptr) continue;
+      for (int64_t row = begin; row < end; ++row) {
+        float* c = product.c + row * product.c_stride + column;
+        for (int64_t n = 0; n < width; ++n) c[n] += product.bias[column + n];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const KernelTable& kernels() {
+#if defined(__x86_64__)
+  return active_isa() == Isa::kAvx2 ? kernels_avx2() : kernels_avx512();
+#else
+  throw internal_error("[kernels] no vector kernels for this processor");
+#endif
+}
+
+float* scratch(int slot, int64_t count) {
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  struct Buffer {
+    std::unique_ptr<float, Free> data;
+    int64_t size = 0;
+  };
+  thread_local Buffer buffers[4];
+  Buffer& buffer = buffers[slot];
+  if (buffer.size < count) {
+    constexpr size_t kHuge = size_t{2} << 20;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    const size_t align = bytes >= kHuge / 2 ? kHuge : 64;
+    const size_t rounded = (bytes + align - 1) / align * align;
+    buffer.data.reset(static_cast<float*>(std::aligned_alloc(align, rounded)));
+    if (buffer.data == nullptr) throw std::bad_alloc();
+    if (align == kHuge) madvise(buffer.data.get(), rounded, MADV_HUGEPAGE);
+    buffer.size = static_cast<int64_t>(rounded / sizeof(float));
+  }
+  return buffer.data.get();
+}
+
+Weights Weights::of(const PackedMatrix& w) {
+  const WeightType type = w.dtype() == at::kFloat      ? WeightType::kFloat
+                          : w.dtype() == at::kBFloat16 ? WeightType::kBf16
+                                                       : WeightType::kHalf;
+  return {w.storage().const_data_ptr(), type, w.rows(), w.cols()};
+}
+
+Weights Weights::slice(int64_t row_begin, int64_t row_end) const {
+  TW_CHECK(row_begin % kPanelWidth == 0, "a slice starts at a panel");
+  return {at_element(*this, row_begin * cols), type, row_end - row_begin, cols};
+}
+
+void multiply(const Product& product) {
+  const Weights& w = product.w;
+  const int64_t columns = w.rows, reduced = w.cols;
+  if (product.rows <= 0 || columns <= 0) return;
+  const KernelTable& table = kernels();
+  // Few rows: the panels are widened in registers, straight from memory, all of k at once.
+  const bool direct = product.rows <= table.direct_rows;
+  Plan plan = make_plan(product.rows, columns, reduced);
+  if (direct) {
+    plan.row_blocks = 1;
+    plan.groups = std::clamp<int64_t>(plan.panels / 4, 1, std::max<int64_t>(plan.groups, 8 * num_threads()));
+    if (product.rows * columns * reduced < (int64_t{1} << 16)) plan.groups = 1;
+  }
+  parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
+    for (int64_t task = task_begin; task < task_end; ++task) {
+      const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
+      const Range panels = plan.panels_of(task % plan.groups);
+      run_task(table, product, columns, reduced, direct ? reduced : kReduceBlock, rows, panels,
+               [&](Range group, Range k) -> PanelBlock {
+                 if (direct || w.type == WeightType::kFloat) {
+                   return {at_element(w, (group.begin * reduced + k.begin) * kPanelWidth), reduced * kPanelWidth, w.type};
+                 }
+                 const int64_t stride = (k.end - k.begin) * kPanelWidth;
+                 float* buffer = scratch(0, (group.end - group.begin) * stride);
+                 for (int64_t p = group.begin; p < group.end; ++p) {
+                   table.widen(w.type, at_element(w, (p * reduced + k.begin) * kPanelWidth), stride,
+                               buffer + (p - group.begin) * stride);
+                 }
+                 return {buffer, stride, WeightType::kFloat};
+               });
+    }
+  });
+}
+
+void multiply_transposed(const Product& product) {
+  const Weights& w = product.w;
+  const int64_t columns = w.cols, reduced = w.rows;
+  if (product.rows <= 0 || columns <= 0) return;
+  const KernelTable& table = kernels();
+  const Plan plan = make_plan(product.rows, columns, reduced);
+  parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
+    for (int64_t task = task_begin; task < task_end; ++task) {
+      const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
+      const Range panels = plan.panels_of(task % plan.groups);
+      run_task(table, product, columns, reduced, kReduceBlock, rows, panels, [&](Range group, Range n) -> PanelBlock {
+        // Blocks start at panels of W, whose 16 rows become 16 steps of the chain.
+        const int64_t steps = ceil_div(n.end - n.begin, kPanelWidth) * kPanelWidth, stride = steps * kPanelWidth;
+        float* buffer = scratch(0, (group.end - group.begin) * stride);
+        for (int64_t n0 = n.begin; n0 < n.end; n0 += kPanelWidth) {
+          for (int64_t p = group.begin; p < group.end; ++p) {
+            const int64_t k0 = p * kPanelWidth;
+            table.widen_transposed(w.type, at_element(w, n0 * columns + k0 * kPanelWidth), columns - k0,
+                                   buffer + (p - group.begin) * stride + (n0 - n.begin) * kPanelWidth);
+          }
+        }
+        return {buffer, stride, WeightType::kFloat};
+      });
+    }
+  });
+}
+
+void multiply_extras(const Product& product, int64_t columns) {
+  if (product.rows <= 0 || columns <= 0 || product.extras.empty()) return;
+  const KernelTable& table = kernels();
+  const Plan plan = make_plan(product.rows, columns, 16);
+  parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
+    for (int64_t task = task_begin; task < task_end; ++task) {
+      const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
+      ExtraRunner(table, product, columns, plan.panels_of(task % plan.groups)).run(rows.begin, rows.end);
+    }
+  });
+}
+
+}  // namespace twinkle::ops::cpu
