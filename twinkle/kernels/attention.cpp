@@ -1,20 +1,174 @@
-// Dispatch of the attention operations of ops.h.
+// Attention: threads split (sequence, key/value group, query tile); in the backward pass (sequence, group),
+// or blocks of keys and then tiles of queries where there are too few of those. The split never shows in the
+// bits.
+#include "twinkle/core/parallel.h"
 #include "twinkle/kernels/aten/rows.h"
+#include "twinkle/kernels/cpu/row_kernels.h"
+#include "twinkle/kernels/cpu/tensor_data.h"
+#include "twinkle/kernels/dispatch.h"
+
+#include <algorithm>
 
 namespace twinkle::ops {
+namespace {
+
+using cpu::read;
+using cpu::row_kernels;
+using cpu::thread_scratch;
+using cpu::write;
+
+// The longest work first, so that threads end together.
+template <class Task>
+void sort_by_cost(std::vector<Task>& tasks) {
+  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost > b.cost; });
+}
+
+struct ForwardTask {
+  const AttentionSequence* sequence;
+  int64_t group, begin, end;  // query rows of the sequence
+  int64_t cost;
+};
+
+// Pairs of a query at a position below n and a key it sees.
+int64_t visible_pairs(int64_t n, int64_t window) {
+  if (window <= 0 || n <= window) return n * (n + 1) / 2;
+  return window * (window + 1) / 2 + (n - window) * window;
+}
+
+enum class Walk { kAll, kKeys, kQueries };
+
+struct BackwardTask {
+  const AttentionSequence* sequence;
+  int64_t group;
+  Walk walk;
+  int64_t begin, end;  // key blocks, or one query tile
+  int64_t cost;
+};
+
+}  // namespace
 
 void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tensor& v_RGD,
                std::span<const AttentionSequence> sequences, double scale, int64_t window, at::Tensor& o_THD,
                at::Tensor& lse_TH) {
-  aten::attention(q_THD, k_RGD, v_RGD, sequences, scale, window, o_THD, lse_TH);
+  if (!on_cpu_kernels(q_THD))
+    return aten::attention(q_THD, k_RGD, v_RGD, sequences, scale, window, o_THD, lse_TH);
+  const int64_t H = q_THD.size(1), D = q_THD.size(2), G = k_RGD.size(1), R = H / G;
+  const float *q = read<float>(q_THD), *k = read<float>(k_RGD), *v = read<float>(v_RGD);
+  float *o = write<float>(o_THD), *lse = write<float>(lse_TH);
+  const int64_t tile_rows = D <= 64 ? cpu::kAttentionTileRows : cpu::kAttentionTileRows / 2;
+  const int64_t step = std::max<int64_t>(1, tile_rows / R);
+
+  std::vector<ForwardTask> tasks;
+  for (const AttentionSequence& s : sequences) {
+    for (int64_t begin = 0; begin < s.q_len; begin += step) {
+      const int64_t end = std::min(s.q_len, begin + step), first = s.kv_len - s.q_len;
+      const int64_t cost = visible_pairs(first + end, window) - visible_pairs(first + begin, window);
+      for (int64_t g = 0; g < G; ++g) tasks.push_back({&s, g, begin, end, cost});
+    }
+  }
+  sort_by_cost(tasks);
+  parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t task_begin, int64_t task_end) {
+    for (int64_t i = task_begin; i < task_end; ++i) {
+      const ForwardTask& task = tasks[static_cast<size_t>(i)];
+      const AttentionSequence& s = *task.sequence;
+      const int64_t row = s.q_begin + task.begin;
+      const cpu::AttentionTile tile = {.q = q + (row * H + task.group * R) * D,
+                                       .q_stride = H * D,
+                                       .positions = task.end - task.begin,
+                                       .heads = R,
+                                       .head_dim = D,
+                                       .first = s.kv_len - s.q_len + task.begin,
+                                       .k = k + task.group * D,
+                                       .v = v + task.group * D,
+                                       .kv_stride = G * D,
+                                       .kv_begin = s.kv_begin,
+                                       .blocks = s.blocks.empty() ? nullptr : s.blocks.data(),
+                                       .scale = static_cast<float>(scale),
+                                       .window = window,
+                                       .o = o + (row * H + task.group * R) * D,
+                                       .lse = lse + row * H + task.group * R,
+                                       .lse_stride = H};
+      row_kernels().attention(tile, thread_scratch(row_kernels().attention_scratch(tile.positions * R, D)));
+    }
+  });
 }
 
 void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_TGD,
                         const at::Tensor& v_TGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
                         std::span<const AttentionSequence> sequences, double scale, int64_t window,
                         at::Tensor& dq_THD, at::Tensor& dk_TGD, at::Tensor& dv_TGD) {
-  aten::attention_backward(do_THD, q_THD, k_TGD, v_TGD, o_THD, lse_TH, sequences, scale, window, dq_THD,
-                           dk_TGD, dv_TGD);
+  if (!on_cpu_kernels(q_THD)) {
+    return aten::attention_backward(do_THD, q_THD, k_TGD, v_TGD, o_THD, lse_TH, sequences, scale, window,
+                                    dq_THD, dk_TGD, dv_TGD);
+  }
+  const int64_t T = q_THD.size(0), H = q_THD.size(1), D = q_THD.size(2), G = k_TGD.size(1), R = H / G;
+  const float *dout = read<float>(do_THD), *q = read<float>(q_THD), *k = read<float>(k_TGD);
+  const float *v = read<float>(v_TGD), *o = read<float>(o_THD), *lse = read<float>(lse_TH);
+  float *dq = write<float>(dq_THD), *dk = write<float>(dk_TGD), *dv = write<float>(dv_TGD);
+
+  std::vector<float> delta(static_cast<size_t>(T * H));
+  parallel_for(T, 16, [&](int64_t begin, int64_t end) {
+    row_kernels().attention_delta(dout + begin * H * D, o + begin * H * D, (end - begin) * H, D,
+                                  delta.data() + begin * H);
+  });
+
+  // One walk over a whole (sequence, group) makes five products of a pair of blocks; apart they take seven,
+  // so that is for work too large for one thread.
+  int64_t total = 0;
+  for (const AttentionSequence& s : sequences) {
+    TW_CHECK(s.blocks.empty() && s.q_len == s.kv_len, "attention_backward: packed whole sequences only");
+    total += G * visible_pairs(s.q_len, window);
+  }
+  const int threads = num_threads();
+  std::vector<BackwardTask> tasks;
+  for (const AttentionSequence& s : sequences) {
+    if (s.q_len == 0) continue;
+    const int64_t cost = visible_pairs(s.q_len, window),
+                  blocks = (s.q_len + kAttentionBlock - 1) / kAttentionBlock;
+    const int64_t step = cpu::attention_grad_positions(R);
+    for (int64_t g = 0; g < G; ++g) {
+      if (threads == 1 || 2 * threads * cost <= total) {
+        tasks.push_back({&s, g, Walk::kAll, 0, blocks, 5 * cost});
+        continue;
+      }
+      for (int64_t j = 0; j < blocks; ++j) tasks.push_back({&s, g, Walk::kKeys, j, j + 1, 4 * cost / blocks});
+      for (int64_t i = 0; i * step < s.q_len; ++i) {
+        tasks.push_back({&s, g, Walk::kQueries, i, i + 1, 3 * cost * step / s.q_len});
+      }
+    }
+  }
+  sort_by_cost(tasks);
+  parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t task_begin, int64_t task_end) {
+    float* scratch = thread_scratch(row_kernels().attention_grad_scratch(R, D));
+    for (int64_t i = task_begin; i < task_end; ++i) {
+      const BackwardTask& task = tasks[static_cast<size_t>(i)];
+      const int64_t q_at = (task.sequence->q_begin * H + task.group * R) * D;
+      const int64_t kv_at = (task.sequence->kv_begin * G + task.group) * D;
+      const int64_t row_at = task.sequence->q_begin * H + task.group * R;
+      const cpu::AttentionGrad grad = {.dout = dout + q_at,
+                                       .q = q + q_at,
+                                       .k = k + kv_at,
+                                       .v = v + kv_at,
+                                       .lse = lse + row_at,
+                                       .delta = delta.data() + row_at,
+                                       .dq = dq + q_at,
+                                       .dk = dk + kv_at,
+                                       .dv = dv + kv_at,
+                                       .q_stride = H * D,
+                                       .kv_stride = G * D,
+                                       .lse_stride = H,
+                                       .length = task.sequence->q_len,
+                                       .heads = R,
+                                       .head_dim = D,
+                                       .scale = static_cast<float>(scale),
+                                       .window = window};
+      if (task.walk == Walk::kQueries) {
+        row_kernels().attention_grad_queries(grad, task.begin, scratch);
+      } else {
+        row_kernels().attention_grad_keys(grad, task.begin, task.end, task.walk == Walk::kAll, scratch);
+      }
+    }
+  });
 }
 
 }  // namespace twinkle::ops

@@ -1,0 +1,79 @@
+// What the kernel tests share: seeded tensors, bitwise comparison, and a run of the same call under every
+// vector instruction set of this processor with 1, 2 and more threads.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "twinkle/core/parallel.h"
+#include "twinkle/core/rng.h"
+#include "twinkle/kernels/isa.h"
+
+namespace twinkle {
+
+/// N(0, std), the same for the same key on every run.
+inline at::Tensor normal(at::IntArrayRef shape, uint64_t key, float std = 1.0f) {
+  at::Tensor x = at::empty(shape, at::kFloat);
+  fill_normal(x.mutable_data_ptr<float>(), x.numel(), key, std);
+  return x;
+}
+
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  const at::Tensor x = a.contiguous(), y = b.contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+/// Largest |got - want| over the largest |want| (in fp64); infinity when got is not finite.
+inline double relative_error(const at::Tensor& got, const at::Tensor& want) {
+  if (want.numel() == 0) return 0.0;
+  const at::Tensor g = got.to(at::kDouble), w = want.to(at::kDouble);
+  if (!at::isfinite(g).all().item<bool>()) return std::numeric_limits<double>::infinity();
+  return (g - w).abs().max().item<double>() / std::max(1e-30, w.abs().max().item<double>());
+}
+
+inline std::vector<Isa> vector_isas() {
+  std::vector<Isa> out;
+  for (const Isa isa : available_isas()) {
+    if (isa == Isa::kAvx2 || isa == Isa::kAvx512) out.push_back(isa);
+  }
+  return out;
+}
+
+/// Puts the instruction set and the number of threads back at the end of a test.
+struct RestoreMachine {
+  Isa isa = active_isa();
+  int threads = num_threads();
+  ~RestoreMachine() {
+    force_isa(isa);
+    set_num_threads(threads);
+  }
+};
+
+/// The results of `call`, after checking that they have the same bits for every vector instruction set, for
+/// 1, 2 and 5 threads, and in a second run.
+inline std::vector<at::Tensor> same_everywhere(const std::function<std::vector<at::Tensor>()>& call,
+                                               const std::string& what) {
+  RestoreMachine restore;
+  std::vector<at::Tensor> first;
+  for (const Isa isa : vector_isas()) {
+    force_isa(isa);
+    for (const int threads : {1, 2, 5, 1}) {
+      set_num_threads(threads);
+      const std::vector<at::Tensor> now = call();
+      if (first.empty()) first = now;
+      for (size_t i = 0; i < now.size(); ++i) {
+        EXPECT_TRUE(same_bits(first[i], now[i])) << what << ": output " << i << " differs under "
+                                                 << isa_name(isa) << " with " << threads << " threads";
+      }
+    }
+  }
+  return first;
+}
+
+}  // namespace twinkle

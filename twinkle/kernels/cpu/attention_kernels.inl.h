@@ -1,0 +1,481 @@
+// Attention kernels, written once over simd.h and compiled for each instruction set. A tile of queries walks
+// the key blocks from position 0 (or from its window's first block): scores are one FMA chain over the head
+// dim, the softmax state of a row changes only at blocks it sees, and P V is one FMA chain over the keys it
+// sees, in order. So how rows are grouped into tiles never shows in their bits. The backward pass keeps the
+// same chains: dq over keys ascending, dk and dv over queries ascending (position, then head). No threads
+// here; scratch is the caller's.
+//
+// Operands lie in chunks of 64 columns: a [rows, D] matrix is [ceil(D/64)][rows][64], zero-padded, so that
+// one register-tile kernel with fixed strides serves every product.
+#pragma once
+
+#include <math.h>
+
+#include "twinkle/kernels/cpu/row_kernels.h"
+#include "twinkle/kernels/cpu/simd.h"
+
+namespace twinkle::cpu {
+namespace {
+namespace attn {
+
+using namespace simd;  // NOLINT: the vocabulary of every line below
+
+inline constexpr int64_t kBlock = 64;  // keys of a block, and columns of a chunk
+inline constexpr int kTileRows = 6;
+inline constexpr float kOnes[kTileRows] = {1, 1, 1, 1, 1, 1};
+
+inline int64_t num_chunks(int64_t head_dim) { return (head_dim + kBlock - 1) / kBlock; }
+/// Vectors of 16 columns in use in chunk c.
+inline int chunk_units(int64_t head_dim, int64_t c) {
+  return static_cast<int>((min_of(kBlock, head_dim - c * kBlock) + kLanes - 1) / kLanes);
+}
+
+// ---------------------------------------------------------------- register tiles
+
+// C[m][n] = alpha[m] * C[m][n] (0 when alpha is null) + the chain over k of A(m, k) * B[k][n], for MR rows
+// and NU vectors. Every matrix has rows of 64; A(m, k) is A[m][k], in chunks of 64 k that are a_chunk apart,
+// or A[k][m] when transposed.
+template <int MR, int NU, bool kTransposed>
+void tile_product(const float* a, int64_t a_chunk, const float* b, int64_t K, float* c, const float* alpha) {
+  F16 acc[MR][NU];
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m) {
+    const F16 scale = alpha ? set1(alpha[m]) : zero();
+#pragma GCC unroll 4
+    for (int u = 0; u < NU; ++u) acc[m][u] = alpha ? load(c + m * kBlock + u * kLanes) * scale : zero();
+  }
+  while (K > 0) {
+    const int64_t count = kTransposed ? K : min_of(K, kBlock);
+    const float* pa = a;
+    for (const float* end = b + count * kBlock; b != end; b += kBlock) {
+      F16 rhs[NU];
+#pragma GCC unroll 4
+      for (int u = 0; u < NU; ++u) rhs[u] = load(b + u * kLanes);
+#pragma GCC unroll 8
+      for (int m = 0; m < MR; ++m) {
+        const F16 lhs = set1(pa[kTransposed ? m : m * kBlock]);
+#pragma GCC unroll 4
+        for (int u = 0; u < NU; ++u) acc[m][u] = fma(lhs, rhs[u], acc[m][u]);
+      }
+      pa += kTransposed ? kBlock : 1;
+    }
+    K -= count;
+    a += a_chunk;
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 4
+    for (int u = 0; u < NU; ++u) store(c + m * kBlock + u * kLanes, acc[m][u]);
+  }
+}
+
+using TileProduct = void (*)(const float*, int64_t, const float*, int64_t, float*, const float*);
+
+template <bool kTransposed, int NU>
+inline constexpr TileProduct kTilesOf[kTileRows] = {
+    tile_product<1, NU, kTransposed>, tile_product<2, NU, kTransposed>, tile_product<3, NU, kTransposed>,
+    tile_product<4, NU, kTransposed>, tile_product<5, NU, kTransposed>, tile_product<6, NU, kTransposed>};
+
+template <bool kTransposed>
+inline TileProduct pick(int rows, int units) {
+#if defined(__AVX512F__)
+  if (units == 4) return kTilesOf<kTransposed, 4>[rows - 1];
+  if (units == 3) return kTilesOf<kTransposed, 3>[rows - 1];
+  if (units == 2) return kTilesOf<kTransposed, 2>[rows - 1];
+#else
+  (void)units;
+#endif
+  return kTilesOf<kTransposed, 1>[rows - 1];
+}
+
+// tile_product over `units` vectors of columns.
+template <bool kTransposed = false>
+inline void product(int rows, int units, const float* a, int64_t a_chunk, const float* b, int64_t K, float* c,
+                    const float* alpha) {
+  for (int u = 0; u < units; u += kIsaUnits) {
+    const int now = units - u < kIsaUnits ? units - u : kIsaUnits;
+    pick<kTransposed>(rows, now)(a, a_chunk, b + u * kLanes, K, c + u * kLanes, alpha);
+  }
+}
+
+// ---------------------------------------------------------------- packing
+
+// A row of head_dim floats, times scale, into row r of a chunked matrix of `rows` rows.
+inline void pack_row(const float* src, int64_t head_dim, float scale, int64_t rows, int64_t r, float* out) {
+  const F16 factor = set1(scale);
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    float* to = out + (d / kBlock) * rows * kBlock + r * kBlock + d % kBlock;
+    const int64_t n = head_dim - d;
+    store(to, (n >= kLanes ? load(src + d) : load_n(src + d, n)) * factor);
+  }
+}
+
+// The first `keys` rows of a block, chunked; later rows are left alone.
+inline void pack_rows(const float* src, int64_t stride, int64_t keys, int64_t head_dim, float* out) {
+  for (int64_t r = 0; r < keys; ++r) pack_row(src + r * stride, head_dim, 1.0f, kBlock, r, out);
+}
+
+// The first `keys` rows of a block as [D][64], zeros past them.
+inline void pack_transposed(const float* src, int64_t stride, int64_t keys, int64_t head_dim, float* out) {
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    const int64_t width = min_of(kLanes, head_dim - d);
+    for (int64_t r0 = 0; r0 < kBlock; r0 += kLanes) {
+      F16 part[16];
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const float* row = src + (r0 + i) * stride + d;
+        part[i] = r0 + i >= keys ? zero() : width == kLanes ? load(row) : load_n(row, width);
+      }
+      transpose(part);
+      for (int64_t i = 0; i < width; ++i) store(out + (d + i) * kBlock + r0, part[i]);
+    }
+  }
+}
+
+/// Keys of the block at `base` that a query at `position` sees: [lo, hi), empty when lo >= hi.
+struct Seen {
+  int64_t lo, hi;
+};
+inline Seen seen_keys(int64_t position, int64_t base, int64_t window) {
+  const int64_t hi = min_of(kBlock, position + 1 - base);
+  const int64_t lo = window > 0 ? max_of(0, position + 1 - window - base) : 0;
+  return {lo, max_of(0, hi)};
+}
+
+/// Lanes of vector u of a block's scores that lie in [seen.lo, seen.hi).
+inline bool whole(Seen seen, int64_t u) { return seen.lo <= u * kLanes && seen.hi >= (u + 1) * kLanes; }
+inline Mask16 lanes_of(Seen seen, int64_t u) {
+  const int64_t lo = max_of(0, min_of(kLanes, seen.lo - u * kLanes));
+  const int64_t hi = max_of(0, min_of(kLanes, seen.hi - u * kLanes));
+  return lanes_between(lo, hi);
+}
+
+// ---------------------------------------------------------------- forward
+
+int64_t attention_scratch(int64_t rows, int64_t head_dim) {
+  const int64_t chunks = num_chunks(head_dim);
+  return 2 * chunks * rows * kBlock + 2 * rows + 2 * chunks * kBlock * kBlock + kTileRows * kBlock;
+}
+
+// One block's step of the online softmax of a row: scores become exp(score - max) on what it sees; returns
+// what the row's older sums are scaled by.
+inline float softmax_step(Seen seen, float* scores, float& row_max, float& row_sum) {
+  const F16 hidden = set1(-__builtin_inff());
+  F16 s[4];
+#pragma GCC unroll 4
+  for (int u = 0; u < 4; ++u) {
+    if (seen.lo >= (u + 1) * kLanes || seen.hi <= u * kLanes) {
+      s[u] = hidden;
+    } else {
+      s[u] = load(scores + u * kLanes);
+      if (!whole(seen, u)) s[u] = select(lanes_of(seen, u), s[u], hidden);
+    }
+  }
+  const float block_max = max_lane(max(max(s[0], s[1]), max(s[2], s[3])));
+  const float new_max = row_max > block_max ? row_max : block_max;
+  const F16 shift = set1(new_max);
+#pragma GCC unroll 4
+  for (int u = 0; u < 4; ++u) {
+    s[u] = exp(s[u] - shift);
+    store(scores + u * kLanes, s[u]);
+  }
+  const float alpha = _mm_cvtss_f32(_mm256_castps256_ps128(low_half(exp(set1(row_max) - shift))));
+  row_sum = __builtin_fmaf(row_sum, alpha, sum((s[0] + s[1]) + (s[2] + s[3])));
+  row_max = new_max;
+  return alpha;
+}
+
+void attention(const AttentionTile& t, float* scratch) {
+  const int64_t D = t.head_dim, R = t.heads, M = t.positions * R, chunks = num_chunks(D);
+  float* q = scratch;                                   // [chunks][M][64], scaled
+  float* o = q + chunks * M * kBlock;                   // [chunks][M][64], not yet divided
+  float* k_block = o + chunks * M * kBlock;             // [D][64]
+  float* v_block = k_block + chunks * kBlock * kBlock;  // [chunks][64][64]
+  float* scores = v_block + chunks * kBlock * kBlock;   // [6][64]
+  float* row_max = scores + kTileRows * kBlock;         // [M]
+  float* row_sum = row_max + M;                         // [M]
+
+  for (int64_t r = 0; r < M; ++r) {
+    pack_row(t.q + r / R * t.q_stride + r % R * D, D, t.scale, M, r, q);
+    row_max[r] = -__builtin_inff();
+    row_sum[r] = 0.0f;
+  }
+  for (int64_t i = 0; i < chunks * M * kBlock; i += kLanes) store(o + i, zero());
+
+  const int64_t last = t.first + t.positions - 1;
+  const int64_t begin = t.window > 0 ? max_of(0, t.first + 1 - t.window) / kBlock : 0;
+  for (int64_t j = begin; j <= last / kBlock; ++j) {
+    const int64_t base = j * kBlock, keys = min_of(kBlock, last + 1 - base);
+    const int64_t row = t.blocks ? t.blocks[j] * kBlock : t.kv_begin + base;
+    pack_transposed(t.k + row * t.kv_stride, t.kv_stride, keys, D, k_block);
+    pack_rows(t.v + row * t.kv_stride, t.kv_stride, keys, D, v_block);
+    for (int64_t r0 = 0; r0 < M; r0 += kTileRows) {
+      const int rows = static_cast<int>(min_of(kTileRows, M - r0));
+      Seen seen[kTileRows];
+      int64_t lo_max = 0, lo_min = kBlock, hi_min = kBlock, hi_max = 0;
+      for (int m = 0; m < rows; ++m) {
+        seen[m] = seen_keys(t.first + (r0 + m) / R, base, t.window);
+        lo_min = min_of(lo_min, seen[m].lo), lo_max = max_of(lo_max, seen[m].lo);
+        hi_min = min_of(hi_min, seen[m].hi), hi_max = max_of(hi_max, seen[m].hi);
+      }
+      if (lo_min >= hi_max) continue;
+      const int units = static_cast<int>((hi_max + kLanes - 1) / kLanes);
+      product(rows, units, q + r0 * kBlock, M * kBlock, k_block, D, scores, nullptr);
+      float alpha[kTileRows];
+      for (int m = 0; m < rows; ++m) {
+        alpha[m] = 1.0f;
+        if (seen[m].lo < seen[m].hi) {
+          alpha[m] = softmax_step(seen[m], scores + m * kBlock, row_max[r0 + m], row_sum[r0 + m]);
+        }
+      }
+      // Keys that all rows of the tile see go through the tile; a row's keys before and after go alone, so
+      // that a key it must not see never meets its sums, whatever that key holds.
+      const bool shared = lo_max < hi_min;
+      for (int64_t c = 0; c < chunks; ++c) {
+        const float* v = v_block + c * kBlock * kBlock;
+        float* out = o + c * M * kBlock + r0 * kBlock;
+        const int width = chunk_units(D, c);
+        const float* scale = alpha;
+        if (!shared || lo_min < lo_max) {
+          for (int m = 0; m < rows; ++m) {
+            const int64_t lo = seen[m].lo, end = shared ? lo_max : seen[m].hi;
+            product(1, width, scores + m * kBlock + lo, 0, v + lo * kBlock, max_of(0, end - lo),
+                    out + m * kBlock, alpha + m);
+          }
+          scale = kOnes;
+        }
+        if (!shared) continue;
+        product(rows, width, scores + lo_max, 0, v + lo_max * kBlock, hi_min - lo_max, out, scale);
+        if (hi_min == hi_max) continue;
+        for (int m = 0; m < rows; ++m) {
+          const int64_t rest = seen[m].hi - hi_min;
+          if (rest == 0) continue;
+          product(1, width, scores + m * kBlock + hi_min, 0, v + hi_min * kBlock, rest, out + m * kBlock,
+                  kOnes);
+        }
+      }
+    }
+  }
+
+  for (int64_t r = 0; r < M; ++r) {
+    const int64_t position = r / R, head = r % R;
+    t.lse[position * t.lse_stride + head] =
+        row_max[r] + static_cast<float>(log(static_cast<double>(row_sum[r])));
+    const F16 denominator = set1(row_sum[r]);
+    float* out = t.o + position * t.q_stride + head * D;
+    for (int64_t d = 0; d < D; d += kLanes) {
+      const F16 x = load(o + d / kBlock * M * kBlock + r * kBlock + d % kBlock) / denominator;
+      D - d >= kLanes ? store(out + d, x) : store_n(out + d, x, D - d);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- backward
+
+void attention_delta(const float* dout, const float* o, int64_t rows, int64_t head_dim, float* delta) {
+  for (int64_t r = 0; r < rows; ++r, dout += head_dim, o += head_dim) {
+    F16 acc = zero();
+    int64_t d = 0;
+    for (; d + kLanes <= head_dim; d += kLanes) acc = fma(load(dout + d), load(o + d), acc);
+    if (d < head_dim) acc = fma(load_n(dout + d, head_dim - d), load_n(o + d, head_dim - d), acc);
+    delta[r] = sum(acc);
+  }
+}
+
+// What a (query tile, key block) pair works on; every matrix is chunked.
+struct GradScratch {
+  int64_t rows;                            // capacity of a query tile
+  float *q, *dout, *dq;                    // [chunks][M][64]
+  float *p, *ds;                           // [M][64]
+  float *lse, *delta;                      // [M]
+  float *k, *k_transposed, *v_transposed;  // a key block: [chunks][64][64], [D][64], [D][64]
+  float *dk, *dv;                          // [chunks][64][64]
+
+  GradScratch(float* scratch, int64_t heads, int64_t head_dim)
+      : rows(attention_grad_positions(heads) * heads) {
+    const int64_t chunks = num_chunks(head_dim), tile = chunks * rows * kBlock,
+                  block = chunks * kBlock * kBlock;
+    float* next = scratch;
+    const auto take = [&next](int64_t n) {
+      float* here = next;
+      next += n;
+      return here;
+    };
+    q = take(tile), dout = take(tile), dq = take(tile);
+    p = take(rows * kBlock), ds = take(rows * kBlock);
+    k = take(block), k_transposed = take(block), v_transposed = take(block), dk = take(block),
+    dv = take(block);
+    lse = take(rows), delta = take(rows);
+  }
+};
+
+int64_t attention_grad_scratch(int64_t heads, int64_t head_dim) {
+  const int64_t chunks = num_chunks(head_dim), rows = attention_grad_positions(heads) * heads;
+  return 3 * chunks * rows * kBlock + 2 * rows * kBlock + 5 * chunks * kBlock * kBlock + 2 * rows;
+}
+
+inline void fill_zero(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) store(x + i, zero());
+}
+
+// Query positions [first, first + positions) of the sequence.
+struct QueryTile {
+  int64_t first, positions, rows;
+};
+inline QueryTile query_tile(const AttentionGrad& t, int64_t index) {
+  const int64_t step = attention_grad_positions(t.heads), first = index * step;
+  const int64_t positions = min_of(step, t.length - first);
+  return {first, positions, positions * t.heads};
+}
+
+inline void pack_queries(const AttentionGrad& t, const QueryTile& tile, const GradScratch& s) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    const int64_t position = tile.first + r / t.heads, head = r % t.heads;
+    const int64_t at = position * t.q_stride + head * t.head_dim;
+    pack_row(t.q + at, t.head_dim, t.scale, tile.rows, r, s.q);
+    pack_row(t.dout + at, t.head_dim, 1.0f, tile.rows, r, s.dout);
+    s.lse[r] = t.lse[position * t.lse_stride + head];
+    s.delta[r] = t.delta[position * t.lse_stride + head];
+  }
+}
+
+inline int64_t pack_keys(const AttentionGrad& t, int64_t block, const GradScratch& s) {
+  const int64_t base = block * kBlock, keys = min_of(kBlock, t.length - base);
+  const float *k = t.k + base * t.kv_stride, *v = t.v + base * t.kv_stride;
+  pack_rows(k, t.kv_stride, keys, t.head_dim, s.k);
+  pack_transposed(k, t.kv_stride, keys, t.head_dim, s.k_transposed);
+  pack_transposed(v, t.kv_stride, keys, t.head_dim, s.v_transposed);
+  return keys;
+}
+
+// P and dS of a packed (query tile, key block) pair, zero where hidden; the number of keys any row sees.
+inline int64_t probabilities(const AttentionGrad& t, const QueryTile& tile, int64_t base,
+                             const GradScratch& s) {
+  int64_t most = 0;
+  for (int64_t r0 = 0; r0 < tile.rows; r0 += kTileRows) {
+    const int rows = static_cast<int>(min_of(kTileRows, tile.rows - r0));
+    const int64_t hi = seen_keys(tile.first + (r0 + rows - 1) / t.heads, base, t.window).hi;
+    const int units = static_cast<int>((hi + kLanes - 1) / kLanes);
+    most = max_of(most, hi);
+    float *p = s.p + r0 * kBlock, *ds = s.ds + r0 * kBlock;
+    product(rows, units, s.q + r0 * kBlock, tile.rows * kBlock, s.k_transposed, t.head_dim, p, nullptr);
+    product(rows, units, s.dout + r0 * kBlock, tile.rows * kBlock, s.v_transposed, t.head_dim, ds, nullptr);
+    for (int m = 0; m < rows; ++m) {
+      const Seen seen = seen_keys(tile.first + (r0 + m) / t.heads, base, t.window);
+      const F16 lse = set1(s.lse[r0 + m]), delta = set1(s.delta[r0 + m]);
+      for (int64_t u = 0; u < 4; ++u) {
+        const int64_t at = m * kBlock + u * kLanes;
+        F16 prob = zero(), grad = zero();
+        if (u < units) {
+          prob = exp(load(p + at) - lse);
+          grad = prob * (load(ds + at) - delta);
+          if (!whole(seen, u)) {
+            const Mask16 lanes = lanes_of(seen, u);
+            prob = select(lanes, prob, zero()), grad = select(lanes, grad, zero());
+          }
+        }
+        store(p + at, prob);
+        store(ds + at, grad);
+      }
+    }
+  }
+  return most;
+}
+
+// dk and dv of the block += this tile's queries, in order; queries before a key are left out.
+inline void add_to_keys(const AttentionGrad& t, const QueryTile& tile, int64_t base, int64_t keys,
+                        const GradScratch& s) {
+  for (int64_t m0 = 0; m0 < keys; m0 += kTileRows) {
+    const int rows = static_cast<int>(min_of(kTileRows, keys - m0));
+    const int64_t from = max_of(0, base + m0 - tile.first) * t.heads;
+    int64_t to = tile.rows;
+    if (t.window > 0) to = min_of(to, (base + m0 + rows - 1 + t.window - tile.first) * t.heads);
+    if (from >= to) continue;
+    for (int64_t c = 0; c < num_chunks(t.head_dim); ++c) {
+      const int units = chunk_units(t.head_dim, c);
+      const int64_t in = c * tile.rows * kBlock + from * kBlock, out = c * kBlock * kBlock + m0 * kBlock;
+      product<true>(rows, units, s.p + from * kBlock + m0, 0, s.dout + in, to - from, s.dv + out, kOnes);
+      product<true>(rows, units, s.ds + from * kBlock + m0, 0, s.q + in, to - from, s.dk + out, kOnes);
+    }
+  }
+}
+
+// The tile's dq += dS K over this block's keys, in order.
+inline void add_to_queries(const AttentionGrad& t, const QueryTile& tile, int64_t keys,
+                           const GradScratch& s) {
+  for (int64_t r0 = 0; r0 < tile.rows; r0 += kTileRows) {
+    const int rows = static_cast<int>(min_of(kTileRows, tile.rows - r0));
+    for (int64_t c = 0; c < num_chunks(t.head_dim); ++c) {
+      product(rows, chunk_units(t.head_dim, c), s.ds + r0 * kBlock, 0, s.k + c * kBlock * kBlock, keys,
+              s.dq + c * tile.rows * kBlock + r0 * kBlock, kOnes);
+    }
+  }
+}
+
+inline void write_rows(const float* chunked, int64_t rows, int64_t r, int64_t head_dim, float scale,
+                       float* out) {
+  const F16 factor = set1(scale);
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    const F16 x = load(chunked + d / kBlock * rows * kBlock + r * kBlock + d % kBlock) * factor;
+    head_dim - d >= kLanes ? store(out + d, x) : store_n(out + d, x, head_dim - d);
+  }
+}
+
+inline void write_queries(const AttentionGrad& t, const QueryTile& tile, float scale, const GradScratch& s) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    const int64_t at = (tile.first + r / t.heads) * t.q_stride + r % t.heads * t.head_dim;
+    write_rows(s.dq, tile.rows, r, t.head_dim, scale, t.dq + at);
+  }
+}
+
+void attention_grad_keys(const AttentionGrad& t, int64_t block_begin, int64_t block_end, bool with_dq,
+                         float* scratch) {
+  const GradScratch s(scratch, t.heads, t.head_dim);
+  const int64_t D = t.head_dim, chunks = num_chunks(D), step = attention_grad_positions(t.heads);
+  for (int64_t j = block_begin; j < block_end; ++j) {
+    const int64_t base = j * kBlock, keys = pack_keys(t, j, s);
+    fill_zero(s.dk, chunks * kBlock * kBlock);
+    fill_zero(s.dv, chunks * kBlock * kBlock);
+    int64_t end = t.length;
+    if (t.window > 0) end = min_of(end, base + keys - 1 + t.window);
+    for (int64_t i = base / step; i * step < end; ++i) {
+      const QueryTile tile = query_tile(t, i);
+      pack_queries(t, tile, s);
+      const int64_t seen = probabilities(t, tile, base, s);
+      add_to_keys(t, tile, base, keys, s);
+      if (!with_dq) continue;
+      // The chain of dq goes on from block to block in the output itself, unscaled until its last block.
+      const int64_t first_block = t.window > 0 ? max_of(0, tile.first + 1 - t.window) / kBlock : 0;
+      if (j == first_block) {
+        fill_zero(s.dq, chunks * tile.rows * kBlock);
+      } else {
+        for (int64_t r = 0; r < tile.rows; ++r) {
+          const int64_t at = (tile.first + r / t.heads) * t.q_stride + r % t.heads * D;
+          pack_row(t.dq + at, D, 1.0f, tile.rows, r, s.dq);
+        }
+      }
+      add_to_queries(t, tile, seen, s);
+      write_queries(t, tile, j == (tile.first + tile.positions - 1) / kBlock ? t.scale : 1.0f, s);
+    }
+    for (int64_t r = 0; r < keys; ++r) {
+      write_rows(s.dk, kBlock, r, D, 1.0f, t.dk + (base + r) * t.kv_stride);
+      write_rows(s.dv, kBlock, r, D, 1.0f, t.dv + (base + r) * t.kv_stride);
+    }
+  }
+}
+
+void attention_grad_queries(const AttentionGrad& t, int64_t index, float* scratch) {
+  const GradScratch s(scratch, t.heads, t.head_dim);
+  const QueryTile tile = query_tile(t, index);
+  pack_queries(t, tile, s);
+  fill_zero(s.dq, num_chunks(t.head_dim) * tile.rows * kBlock);
+  const int64_t begin = t.window > 0 ? max_of(0, tile.first + 1 - t.window) / kBlock : 0;
+  for (int64_t j = begin; j <= (tile.first + tile.positions - 1) / kBlock; ++j) {
+    pack_keys(t, j, s);
+    add_to_queries(t, tile, probabilities(t, tile, j * kBlock, s), s);
+  }
+  write_queries(t, tile, t.scale, s);
+}
+
+}  // namespace attn
+}  // namespace
+}  // namespace twinkle::cpu
