@@ -148,7 +148,10 @@ TEST(Attention, ASequenceAloneHasTheBitsItHasInABatch) {
 at::Tensor paged(const at::Tensor& rows, const std::vector<int32_t>& blocks, int64_t capacity,
                  int64_t length) {
   at::Tensor cache = at::full({capacity * 64, rows.size(1), rows.size(2)}, std::nanf(""));
-  for (int64_t p = 0; p < length; ++p) cache[blocks[p / 64] * 64 + p % 64].copy_(rows[p]);
+  for (int64_t p = 0; p < length; p += 64) {
+    const int64_t n = std::min<int64_t>(64, length - p), to = blocks[static_cast<size_t>(p / 64)] * 64;
+    cache.slice(0, to, to + n).copy_(rows.slice(0, p, p + n));
+  }
   return cache;
 }
 

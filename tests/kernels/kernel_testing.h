@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,6 +16,9 @@
 #include "twinkle/kernels/isa.h"
 
 namespace twinkle {
+
+// OpenMP's threads spin between ATen's operations and would starve the pool under test.
+inline const bool one_aten_thread = (at::set_num_threads(1), true);
 
 /// N(0, std), the same for the same key on every run.
 inline at::Tensor normal(at::IntArrayRef shape, uint64_t key, float std = 1.0f) {
