@@ -1,0 +1,58 @@
+#include "twinkle/core/yaml.h"
+
+#include <gtest/gtest.h>
+
+#include "twinkle/core/error.h"
+
+namespace twinkle {
+namespace {
+
+std::string error_of(std::string_view text, const YamlLimits& limits = {}) {
+  try {
+    parse_yaml(text, "f", limits);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Yaml, TypesPlainScalarsByTheCoreSchema) {
+  EXPECT_EQ(
+      yaml_to_json(parse_yaml("a: 1\nb: -2.5e-3\nc: 'x'\nd: \"5\"\ne: true\nf: null\ng: ~\nh: [1, two, "
+                              "3.0]\ni: {j: +7}\nk: yes\nl: 0x1\n",
+                              "f")),
+      Json::parse(
+          R"({"a": 1, "b": -0.0025, "c": "x", "d": "5", "e": true, "f": null, "g": null, "h": [1, "two", 3.0],
+                            "i": {"j": 7}, "k": "yes", "l": "0x1"})"));
+  EXPECT_EQ(yaml_to_json(parse_yaml("", "f")), Json(nullptr));
+  EXPECT_EQ(yaml_to_json(parse_yaml("x: &a [1, 2]\ny: *a\n", "f")),
+            Json::parse(R"({"x": [1, 2], "y": [1, 2]})"));
+}
+
+TEST(Yaml, KnowsItsLines) {
+  const YamlNode root = parse_yaml("a:\n  - 1\n  - b: 2\n\nc: 3\n", "f");
+  EXPECT_EQ(root.map[0].second.list[1].map[0].second.line, 3);
+  EXPECT_EQ(root.map[1].second.line, 5);
+}
+
+TEST(Yaml, BombsAreRefusedEarly) {
+  // Nine levels of ten aliases each stand for a thousand million values.
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 10; ++i) {
+    const std::string name = "*a" + std::to_string(i - 1);
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int j = 0; j < 10; ++j) bomb += (j ? ", " : "") + name;
+    bomb += "]\n";
+  }
+  EXPECT_EQ(error_of(bomb), "[f line 5] more than 20000 values (aliases written out)");
+  EXPECT_EQ(error_of(std::string(40, '[') + std::string(40, ']')), "[f line 1] nested deeper than 32 levels");
+  EXPECT_NE(error_of(std::string(100000, '[')), "no error");
+  EXPECT_NE(error_of(std::string(100000, '{')), "no error");
+  EXPECT_EQ(error_of("a: &a [*a]\n"), "[f line 1] an alias that stands within what it names");
+  EXPECT_EQ(error_of("aaaa", {.max_bytes = 3}), "[f] is longer than 3 bytes");
+  EXPECT_NE(error_of("a: *nowhere\n"), "no error");
+}
+
+}  // namespace
+}  // namespace twinkle
