@@ -1,0 +1,146 @@
+#include "twinkle/model/save.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/core/safetensors.h"
+
+namespace twinkle {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string stories() {
+  const char* dir = std::getenv("TWINKLE_TEST_DATA");
+  return (dir != nullptr ? std::string(dir) : TWINKLE_SOURCE_DIR "/../shared/data") +
+         "/models/stories260k/hf";
+}
+
+class Folder {
+ public:
+  Folder() {
+    path_ = testing::TempDir() + "/tw_save_XXXXXX";
+    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::vector<float> read(const WeightSource& source, const WeightInfo& info) {
+  int64_t count = 1;
+  for (const int64_t n : info.shape) count *= n;
+  std::vector<float> out(static_cast<size_t>(count));
+  source.read_rows(info.name, 0, info.shape.size() == 1 ? 1 : info.shape[0], out.data());
+  return out;
+}
+
+void expect_same_weights(const std::string& a, const std::string& b) {
+  const ModelFiles x = open_model_files(a), y = open_model_files(b);
+  const auto names = expected_weights(model_config_from_json(x.config, a));
+  check_weights(model_config_from_json(y.config, b), *y.weights);
+  for (const auto& info : names) EXPECT_EQ(read(*x.weights, info), read(*y.weights, info)) << info.name;
+}
+
+TEST(SaveModel, WritesTheFileItWasReadFrom) {
+  const Folder folder;
+  save_model(*CausalLM::load(stories()), folder.path());
+  EXPECT_EQ(sha256_hex(read_file(folder / "model.safetensors")),
+            sha256_hex(read_file(stories() + "/model.safetensors")));
+  Json config = read_json_file(stories() + "/config.json");
+  EXPECT_EQ(read_json_file(folder / "config.json"), config);
+  EXPECT_EQ(read_json_file(folder / "generation_config.json"),
+            Json({{"_from_model_config", true}, {"bos_token_id", 1}, {"eos_token_id", 2}}));
+}
+
+TEST(SaveModel, ShardsWithAnIndexAndStoresATiedHeadOnce) {
+  const Folder folder;
+  save_model(*CausalLM::load(stories()), folder.path(), {.max_shard_bytes = 300'000});
+  const Json index = read_json_file(folder / "model.safetensors.index.json");
+  EXPECT_EQ(index["metadata"]["total_size"], 1040128);
+  EXPECT_EQ(index["metadata"]["total_parameters"], 1040128 / 4);
+  EXPECT_EQ(index["weight_map"].size(), 47u);
+  EXPECT_FALSE(index["weight_map"].contains("lm_head.weight"));
+  std::set<std::string> files;
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    files.insert(file.get<std::string>());
+    EXPECT_NE(SafetensorsFile::open(folder / file.get<std::string>()).find(name), nullptr);
+  }
+  EXPECT_EQ(files,
+            (std::set<std::string>{"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
+                                   "model-00003-of-00004.safetensors", "model-00004-of-00004.safetensors"}));
+  for (const auto& file : files) EXPECT_LE(fs::file_size(folder / file), 310'000u);
+  expect_same_weights(stories(), folder.path());
+}
+
+TEST(SaveModel, ConvertsToTheTypeAsked) {
+  const Folder half, again;
+  save_model(*CausalLM::load(stories()), half.path(), {.dtype = "bf16"});
+  EXPECT_EQ(read_json_file(half / "config.json").at("torch_dtype"), "bfloat16");
+  const SafetensorsFile original = SafetensorsFile::open(stories() + "/model.safetensors");
+  const SafetensorsFile file = SafetensorsFile::open(half / "model.safetensors");
+  for (const auto& tensor : file.tensors()) {
+    EXPECT_EQ(tensor.dtype, "BF16");
+    const auto* want = original.find(tensor.name);
+    for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+      float value;
+      std::memcpy(&value, want->data.data() + 4 * i, 4);
+      const at::BFloat16 rounded(value);
+      ASSERT_EQ(std::memcmp(&rounded, tensor.data.data() + 2 * i, 2), 0) << tensor.name;
+    }
+  }
+  // What is bf16 in memory is written as it is, norms too.
+  save_model(*CausalLM::load(half.path()), again.path());
+  EXPECT_EQ(sha256_hex(read_file(half / "model.safetensors")),
+            sha256_hex(read_file(again / "model.safetensors")));
+  const Folder fp16;
+  save_model(*CausalLM::load(stories()), fp16.path(), {.dtype = "fp16"});
+  EXPECT_EQ(SafetensorsFile::open(fp16 / "model.safetensors").tensors()[0].dtype, "F16");
+}
+
+// Pieces of the writer end within rows; the weights must not.
+TEST(SaveModel, LargeTensorsArriveWhole) {
+  const Json raw = {{"architectures", {"LlamaForCausalLM"}},
+                    {"hidden_size", 130},
+                    {"intermediate_size", 35},
+                    {"num_hidden_layers", 1},
+                    {"num_attention_heads", 1},
+                    {"vocab_size", 50003}};
+  const ModelConfig config = model_config_from_json(raw, "x");
+  const auto source = random_weights(config, 11);
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const Folder folder;
+    save_model(*CausalLM::build(config, *source), folder.path(), {.dtype = dtype});
+    const ModelFiles files = open_model_files(folder.path());
+    for (const auto& info : expected_weights(config)) {
+      std::vector<float> want = read(*source, info);
+      if (std::string(dtype) == "bf16") {
+        for (float& v : want) v = static_cast<float>(at::BFloat16(v));
+      }
+      EXPECT_EQ(read(*files.weights, info), want) << info.name << dtype;
+    }
+  }
+}
+
+TEST(SaveModel, KeepsAGenerationConfigAndRefusesNonsense) {
+  const Folder folder;
+  const auto model = CausalLM::load(stories());
+  write_file_atomic(folder / "generation_config.json", R"({"temperature": 0.5})");
+  save_model(*model, folder.path());
+  EXPECT_EQ(read_json_file(folder / "generation_config.json").at("temperature"), 0.5);
+  EXPECT_THROW(save_model(*model, folder.path(), {.dtype = "int8"}), Error);
+  EXPECT_THROW(save_model(*model, folder.path(), {.max_shard_bytes = 0}), Error);
+  EXPECT_THROW(save_model(*model, folder / "no/such", {}), Error);
+}
+
+}  // namespace
+}  // namespace twinkle
