@@ -76,11 +76,13 @@ struct Shrink {
   const float* down = nullptr;  // element (k, j) is down[k * down_k + j * down_j]; one of the two is 1
   int64_t down_k = 0, down_j = 0;
 };
+/// accumulate: the chains start at what low holds; the scale comes after the chain in any case.
 void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const Shrink> spans, float* low,
-            int64_t low_stride);
+            int64_t low_stride, bool accumulate = false);
 
-/// A float buffer of the calling thread, 64-byte aligned, at least `count` long; `slot` 0..3 are distinct buffers.
-/// Valid until the thread asks for the same slot again.
+/// A float buffer of the calling thread, 64-byte aligned, at least `count` long, valid until the thread asks for the
+/// same slot again. Slots 0, 1, 2 and 5 are for tasks of this file, 3 for its callers' threads; 4 is free for others.
+inline constexpr int kScratchSlots = 7;
 float* scratch(int slot, int64_t count);
 
 }  // namespace twinkle::ops::cpu

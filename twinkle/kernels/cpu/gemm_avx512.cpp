@@ -30,6 +30,8 @@ inline Vec round_nearest(Vec x) {
   return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
+inline bool any_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) != 0; }
+
 // The first `cols` (under 16) floats.
 inline void copy_part(float* to, const float* from, int64_t cols) {
   const __mmask16 mask = static_cast<__mmask16>((1u << cols) - 1u);

@@ -140,7 +140,7 @@ void add_skinny(const float* low, int64_t low_stride, const float* wide, int64_t
 }
 
 void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const Shrink> spans, float* low,
-            int64_t low_stride) {
+            int64_t low_stride, bool accumulate) {
   const KernelTable& table = kernels();
   // Matrices that stand [rank, reduced] are turned into panels once a call; the others are read in place.
   struct Packed {
@@ -200,7 +200,7 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
                      .m = piece.end - piece.begin,
                      .n = span.rank,
                      .k = 0,
-                     .chain = Chain::kZero};
+                     .chain = accumulate ? Chain::kContinue : Chain::kZero};
       const auto run = [&](const float* b, int64_t first, int64_t last) {
         for (int64_t k = first; k < last; k += kBlock) {
           args.b = b + (k - first) * args.b_row;
@@ -228,6 +228,7 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
           run(tail, main, reduced);
         }
       }
+      if (span.scale == 1.0f) continue;
       for (int64_t row = piece.begin; row < piece.end; ++row) {
         for (int64_t j = 0; j < span.rank; ++j) low[row * low_stride + j] *= span.scale;
       }

@@ -53,6 +53,8 @@ struct KernelTable {
   /// to += from.
   void (*add)(float* to, const float* from, int64_t count);
   RowSums (*row_sums)(const float* z, int64_t n, float scale, bool weighted);
+  /// First i with z[i] * scale == score, or n.
+  int64_t (*find)(const float* z, int64_t n, float scale, float score);
   /// z <- scale * -p (dlogprob + dentropy (log p + entropy)), p = exp(z * scale - lse).
   void (*row_gradient)(float* z, int64_t n, const RowGradient& row);
   void (*exp)(const float* in, int64_t n, float* out);
