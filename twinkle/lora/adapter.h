@@ -17,9 +17,11 @@ struct LoraConfig {
   double lora_alpha = 8;       // PEFT's default; the command line's is 32
   double lora_dropout = 0.0;
   bool use_rslora = false;     // scale alpha/sqrt(r) instead of alpha/r
-  std::vector<std::string> target_modules;   // names (suffix match as PEFT), or one regex / "all-linear"
+  std::vector<std::string> target_modules;   // names (suffix match as PEFT), or one regex / "all-linear"; empty: q_proj
+                                             // and v_proj, PEFT's choice for every family here
   bool target_is_pattern = false;            // target_modules[0] is a regex (full match) or "all-linear"
   std::vector<std::string> exclude_modules;
+  bool exclude_is_pattern = false;           // exclude_modules[0] is a regex (full match)
   std::vector<int64_t> layers_to_transform;
   std::map<std::string, int64_t> rank_pattern;
   std::map<std::string, double> alpha_pattern;
@@ -28,6 +30,9 @@ struct LoraConfig {
   uint64_t seed = 42;                        // of A's initial values; not a PEFT key
   double scale_of(int64_t rank, double alpha) const;
 };
+
+/// Ranges of the numbers: invalid_argument "[lora] ..." for r < 1, alpha <= 0, dropout outside [0, 1) and the like.
+void check_lora_config(const LoraConfig& config);
 
 /// Reads an adapter_config.json; DoRA, other PEFT methods and options we lack are refused by name.
 LoraConfig lora_config_from_json(const Json& raw, std::string_view where);
