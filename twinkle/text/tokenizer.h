@@ -24,6 +24,14 @@ struct Encoding {
   std::vector<std::pair<int64_t, int64_t>> offsets;  // byte range of each id in the text as given
 };
 
+/// A decoding in progress: what push and finish return, put together, is decode() of all ids.
+class DecodeStream {
+ public:
+  virtual ~DecodeStream() = default;
+  virtual std::string push(int32_t id) = 0;
+  virtual std::string finish() = 0;
+};
+
 class Tokenizer {
  public:
   /// A model directory (tokenizer.json [+ tokenizer_config.json]), a tokenizer.json, or a .gguf file.
@@ -36,6 +44,8 @@ class Tokenizer {
   virtual Encoding encode_with_offsets(std::string_view text, const EncodeOptions& options = {}) const = 0;
   /// Invalid UTF-8 in the result becomes U+FFFD, as in Hugging Face. Ids out of range are invalid_argument.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const = 0;
+  /// Must not outlive the tokenizer; StreamDecoder takes care of that. This default gives everything at the end.
+  virtual std::unique_ptr<DecodeStream> start_decoding(bool skip_special_tokens) const;
   /// The bytes one id stands for within a text.
   virtual std::string token_bytes(int32_t id) const = 0;
 
@@ -62,9 +72,7 @@ class StreamDecoder {
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
-  bool skip_special_tokens_;
-  std::vector<int32_t> pending_;
-  std::string emitted_tail_;
+  std::unique_ptr<DecodeStream> stream_;
 };
 
 }  // namespace twinkle

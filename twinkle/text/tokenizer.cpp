@@ -1,0 +1,112 @@
+#include "twinkle/text/tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/core/gguf.h"
+#include "twinkle/text/tokenizer_engine.h"
+#include "twinkle/text/tokenizer_fields.h"
+
+namespace twinkle {
+namespace {
+
+// tokenizer_config.json, with what newer checkpoints keep in files of their own.
+Json folder_config(const std::string& folder) {
+  Json config = Json::object();
+  if (file_exists(folder + "/tokenizer_config.json")) config = read_json_file(folder + "/tokenizer_config.json");
+  if (!config.is_object()) throw invalid_argument("[" + folder + "/tokenizer_config.json] needs an object");
+  if (file_exists(folder + "/chat_template.jinja")) config["chat_template"] = read_file(folder + "/chat_template.jinja");
+  if (file_exists(folder + "/special_tokens_map.json")) {
+    const Json map = read_json_file(folder + "/special_tokens_map.json");
+    if (!map.is_object()) throw invalid_argument("[" + folder + "/special_tokens_map.json] needs an object");
+    for (const auto& [key, value] : map.items()) {
+      if (!config.contains(key) || config[key].is_null()) config[key] = value;
+    }
+  }
+  return config;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
+  if (is_directory(path)) {
+    const std::string json = path + "/tokenizer.json";
+    if (file_exists(json)) return from_json(read_json_file(json), folder_config(path), json);
+    if (file_exists(path + "/vocab.json") && file_exists(path + "/merges.txt")) {
+      return tokenizer::from_vocab_and_merges(path, folder_config(path));
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken") || name.ends_with(".spm")) {
+        throw invalid_argument("[tokenizer] " + path + " has only " + name +
+                               "; SentencePiece and tiktoken files are not read yet: a tokenizer.json is needed");
+      }
+    }
+    throw not_found("[tokenizer] " + path + " has neither tokenizer.json nor vocab.json with merges.txt");
+  }
+  if (!file_exists(path)) throw not_found("[tokenizer] no such file or folder: " + path);
+  if (path.ends_with(".gguf")) {
+    const GgufFile file = GgufFile::open(path);
+    return from_gguf_metadata(file.metadata(), path);
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const bool standard = std::filesystem::path(path).filename() == "tokenizer.json";
+  return from_json(read_json_file(path), standard ? folder_config(folder.empty() ? "." : folder) : Json::object(), path);
+}
+
+std::shared_ptr<const Tokenizer> Tokenizer::from_json(const Json& json, const Json& tokenizer_config, std::string_view where) {
+  const std::string root = "[" + std::string(where) + "] ";
+  if (!json.is_object()) throw invalid_argument(root + "needs an object, got " + std::string(json_type_name(json)));
+  if (!tokenizer_config.is_object() && !tokenizer_config.is_null()) {
+    throw invalid_argument(root + "tokenizer_config: needs an object, got " + std::string(json_type_name(tokenizer_config)));
+  }
+  constexpr std::string_view kKeys[] = {"version", "truncation", "padding", "added_tokens", "normalizer",
+                                        "pre_tokenizer", "post_processor", "decoder", "model"};
+  Json parts = Json::object();
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
+      throw invalid_argument(root + "unknown key \"" + key + "\"");
+    }
+    if (key != "model") parts[key] = value;
+  }
+  if (const auto version = json.find("version"); version != json.end() && *version != "1.0") {
+    throw invalid_argument(root + "version: needs \"1.0\", got " + version->dump());
+  }
+  const auto model = json.find("model");
+  if (model == json.end()) throw invalid_argument(root + "model: is missing");
+  return tokenizer::make_tokenizer(std::move(parts), tokenizer::parse_model(*model, root + "model"), tokenizer_config, where);
+}
+
+namespace {
+
+class WholeAtEnd : public DecodeStream {
+ public:
+  WholeAtEnd(const Tokenizer& tokenizer, bool skip) : tokenizer_(tokenizer), skip_(skip) {}
+  std::string push(int32_t id) override {
+    ids_.push_back(id);
+    return {};
+  }
+  std::string finish() override { return tokenizer_.decode(ids_, skip_); }
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_;
+  std::vector<int32_t> ids_;
+};
+
+}  // namespace
+
+std::unique_ptr<DecodeStream> Tokenizer::start_decoding(bool skip_special_tokens) const {
+  return std::make_unique<WholeAtEnd>(*this, skip_special_tokens);
+}
+
+StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens)
+    : tokenizer_(std::move(tokenizer)), stream_(tokenizer_->start_decoding(skip_special_tokens)) {}
+
+std::string StreamDecoder::push(int32_t id) { return stream_->push(id); }
+
+std::string StreamDecoder::finish() { return stream_->finish(); }
+
+}  // namespace twinkle

@@ -1,0 +1,70 @@
+// Byte-pair merging: always the pair of lowest rank, the leftmost of equals. Short words by search, long ones with a
+// heap in O(n log n). Immutable: safe from many threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace twinkle::tokenizer {
+
+class MergeTable {
+ public:
+  struct Result {
+    uint32_t rank;
+    int32_t id;
+  };
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  void reserve(size_t count);
+  /// The last of two equal pairs wins.
+  void add(int32_t left, int32_t right, uint32_t rank, int32_t id);
+  /// rank kNone when the pair does not merge.
+  Result find(int32_t left, int32_t right) const {
+    if (slots_.empty()) return {kNone, -1};
+    const uint64_t key = key_of(left, right);
+    for (size_t at = hash(key) & mask_;; at = (at + 1) & mask_) {
+      const Slot& slot = slots_[at];
+      if (slot.key == key) return {slot.rank, slot.id};
+      if (slot.key == kEmpty) return {kNone, -1};
+    }
+  }
+  size_t size() const { return size_; }
+  template <class Fn>
+  void each(Fn fn) const {
+    for (const Slot& s : slots_) {
+      if (s.key != kEmpty) fn(static_cast<int32_t>(s.key >> 32), static_cast<int32_t>(s.key & 0xFFFFFFFF), s.rank, s.id);
+    }
+  }
+
+ private:
+  struct Slot {
+    uint64_t key;
+    uint32_t rank;
+    int32_t id;
+  };
+  static constexpr uint64_t kEmpty = UINT64_MAX;
+  static uint64_t key_of(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  static uint64_t hash(uint64_t key) {
+    key *= 0x9E3779B97F4A7C15ULL;
+    return key ^ key >> 29;
+  }
+  void grow(size_t slots);
+  void place(const Slot& slot);
+
+  std::vector<Slot> slots_;
+  size_t mask_ = 0;
+  size_t size_ = 0;
+};
+
+/// An id and the bytes of the word that it covers.
+struct Symbol {
+  int32_t id;
+  uint32_t begin, end;
+};
+
+/// Merges in place; returns how many symbols are left.
+size_t merge(const MergeTable& table, Symbol* symbols, size_t count);
+
+}  // namespace twinkle::tokenizer

@@ -1,0 +1,307 @@
+#include "twinkle/text/tokenizer_engine.h"
+
+#include <algorithm>
+
+#include "twinkle/core/error.h"
+#include "twinkle/text/tokenizer_bytes.h"
+#include "twinkle/text/tokenizer_fields.h"
+#include "twinkle/text/unicode.h"
+
+namespace twinkle::tokenizer {
+namespace {
+
+constexpr size_t kMaxInput = UINT32_MAX - 1;
+
+void check_size(std::string_view text) {
+  if (text.size() > kMaxInput) {
+    throw exhausted("[tokenizer] a text of " + std::to_string(text.size()) + " bytes; at most 4 GiB can be encoded at once");
+  }
+}
+
+}  // namespace
+
+Engine::Engine(Json parts, std::unique_ptr<const Model> model, Json config, std::string_view where)
+    : where_(where), parts_(std::move(parts)), config_(std::move(config)), model_(std::move(model)) {
+  const std::string root = "[" + where_ + "] ";
+  Json empty;
+  const auto part = [&](const char* key) -> const Json& {
+    const auto it = parts_.find(key);
+    return it == parts_.end() ? empty : *it;
+  };
+  normalizer_ = parse_normalizer(part("normalizer"), root + "normalizer");
+  steps_ = parse_pre_tokenizer(part("pre_tokenizer"), root + "pre_tokenizer");
+  decoder_ = DecoderChain::parse(part("decoder"), root + "decoder");
+  added_.build(parse_added_tokens(part("added_tokens"), root + "added_tokens"), *model_, normalizer_.get());
+  size_ = std::max(model_->vocab().end_id(), added_.end_id());
+  if (size_ == 0) throw invalid_argument(root + "model.vocab: is empty");
+  post_ = PostProcessor::parse(part("post_processor"), root + "post_processor", static_cast<int32_t>(size_));
+  parts_.erase("added_tokens");
+  only_cuts_ = true;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    only_cuts_ = only_cuts_ && steps_[i]->only_cuts();
+    needs_origin_ = needs_origin_ || steps_[i]->needs_origin();
+    if (!steps_[i]->maps_bytes()) continue;
+    if (i + 1 == steps_.size() && model_->takes_bytes()) {
+      maps_bytes_ = true;
+    } else {
+      only_cuts_ = false;
+    }
+  }
+  if (!config_.is_object()) config_ = Json::object();
+  bos_ = config_id("bos_token");
+  eos_ = config_id("eos_token");
+  pad_ = config_id("pad_token");
+}
+
+int32_t Engine::config_id(const char* key) const {
+  const auto it = config_.find(key);
+  if (it == config_.end()) return -1;
+  if (it->is_string()) return token_to_id(it->get_ref<const std::string&>());
+  if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) {
+    return token_to_id((*it)["content"].get_ref<const std::string&>());
+  }
+  return -1;
+}
+
+void Engine::check_id(int32_t id) const {
+  if (id < 0 || id >= size_) {
+    throw invalid_argument("[tokenizer] id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(size_));
+  }
+}
+
+std::vector<int32_t> Engine::encode(std::string_view text, const EncodeOptions& options) const {
+  check_size(text);
+  std::vector<int32_t> ids;
+  if (unicode::is_valid(text)) {
+    encode_ids(text, options.parse_special, ids);
+  } else {
+    encode_ids(unicode::replace_invalid(text), options.parse_special, ids);
+  }
+  if (options.add_special_tokens) post_.add_special(ids);
+  return ids;
+}
+
+void Engine::encode_ids(std::string_view text, bool parse_special, std::vector<int32_t>& out) const {
+  if (needs_origin_) {
+    piece_ids(pieces_of(text, parse_special, true), out);
+    return;
+  }
+  if (!added_.any(false)) {
+    segment_ids(text, 0, parse_special, out);
+    return;
+  }
+  std::vector<AddedTokens::Part> parts;
+  added_.cut(text, false, parse_special, parts);
+  for (const auto& part : parts) {
+    if (part.id >= 0) {
+      out.push_back(part.id);
+    } else {
+      segment_ids(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin, parse_special, out);
+    }
+  }
+}
+
+void Engine::segment_ids(std::string_view text, size_t origin, bool parse_special, std::vector<int32_t>& out) const {
+  TrackedText normal;
+  if (normalizer_ != nullptr && !normalizer_->leaves(text)) {
+    normal = TrackedText(text, origin, false);
+    normalizer_->apply(normal);
+    text = normal.bytes();
+  }
+  if (!added_.any(true)) {
+    plain_ids(text, out);
+    return;
+  }
+  std::vector<AddedTokens::Part> parts;
+  added_.cut(text, true, parse_special, parts);
+  for (const auto& part : parts) {
+    if (part.id >= 0) {
+      out.push_back(part.id);
+    } else {
+      plain_ids(text.substr(part.range.begin, part.range.end - part.range.begin), out);
+    }
+  }
+}
+
+void Engine::plain_ids(std::string_view text, std::vector<int32_t>& out) const {
+  if (text.empty()) return;
+  if (!only_cuts_) {
+    std::vector<Piece> pieces;
+    pieces.push_back({TrackedText(text, 0, false), -1});
+    for (const auto& step : steps_) step->apply(pieces);
+    piece_ids(std::move(pieces), out);
+    return;
+  }
+  std::vector<Range> ranges = {{0, text.size()}}, next, inner;
+  for (const auto& step : steps_) {
+    if (ranges.size() == 1) {
+      next.clear();
+      const size_t shift = ranges[0].begin;
+      step->ranges(text.substr(shift, ranges[0].end - shift), next);
+      if (shift != 0) {
+        for (Range& r : next) r = {r.begin + shift, r.end + shift};
+      }
+    } else {
+      next.clear();
+      for (const Range& outer : ranges) {
+        inner.clear();
+        step->ranges(text.substr(outer.begin, outer.end - outer.begin), inner);
+        for (const Range& r : inner) next.push_back({r.begin + outer.begin, r.end + outer.begin});
+      }
+    }
+    ranges.swap(next);
+  }
+  out.reserve(out.size() + ranges.size());
+  for (const Range& r : ranges) {
+    const std::string_view piece = text.substr(r.begin, r.end - r.begin);
+    if (maps_bytes_) {
+      model_->byte_ids(piece, out);
+    } else {
+      model_->ids(piece, out);
+    }
+  }
+}
+
+void Engine::piece_ids(std::vector<Piece> pieces, std::vector<int32_t>& out) const {
+  for (const Piece& piece : pieces) {
+    if (piece.token >= 0) {
+      out.push_back(piece.token);
+    } else {
+      model_->ids(piece.text.bytes(), out);
+    }
+  }
+}
+
+std::vector<Piece> Engine::pieces_of(std::string_view text, bool parse_special, bool tracked) const {
+  std::vector<Piece> pieces;
+  std::vector<AddedTokens::Part> outer, inner;
+  added_.cut(text, false, parse_special, outer);
+  for (const auto& part : outer) {
+    TrackedText segment(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin, tracked);
+    if (part.id >= 0) {
+      pieces.push_back({std::move(segment), part.id});
+      continue;
+    }
+    if (normalizer_ != nullptr) normalizer_->apply(segment);
+    inner.clear();
+    added_.cut(segment.bytes(), true, parse_special, inner);
+    for (const auto& p : inner) pieces.push_back({segment.slice(p.range.begin, p.range.end), p.id});
+  }
+  for (const auto& step : steps_) step->apply(pieces);
+  return pieces;
+}
+
+Encoding Engine::encode_with_offsets(std::string_view text, const EncodeOptions& options) const {
+  check_size(text);
+  Encoding encoding;
+  std::string repaired;
+  std::vector<size_t> source;
+  const bool valid = unicode::is_valid(text);
+  if (!valid) {
+    repaired = unicode::replace_invalid(text, &source);
+    check_size(repaired);
+  }
+  std::vector<Token> tokens;
+  for (const Piece& piece : pieces_of(valid ? text : std::string_view(repaired), options.parse_special, true)) {
+    if (piece.token >= 0) {
+      encoding.ids.push_back(piece.token);
+      encoding.offsets.push_back(piece.text.origin(0, piece.text.bytes().size()));
+      continue;
+    }
+    tokens.clear();
+    model_->tokenize(piece.text.bytes(), tokens);
+    for (const Token& token : tokens) {
+      encoding.ids.push_back(token.id);
+      encoding.offsets.push_back(piece.text.origin(token.begin, token.end));
+    }
+  }
+  if (!valid) {
+    for (auto& [begin, end] : encoding.offsets) {
+      begin = static_cast<int64_t>(source[static_cast<size_t>(begin)]);
+      end = static_cast<int64_t>(source[static_cast<size_t>(end)]);
+    }
+  }
+  post_.apply(encoding.ids, encoding.offsets, options.add_special_tokens, [this](int32_t id) { return id_to_token(id); });
+  return encoding;
+}
+
+std::string Engine::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  for (const int32_t id : ids) check_id(id);
+  if (decoder_.is_byte_level()) {
+    std::string bytes;
+    for (const int32_t id : ids) {
+      if (skip_special_tokens && is_special(id)) continue;
+      const AddedToken* added = added_.by_id(id);
+      const std::string_view token = added != nullptr ? std::string_view(added->content) : model_->vocab().text_of(id);
+      if (!unmap_bytes(token, bytes)) bytes += token;
+    }
+    return unicode::is_valid(bytes) ? bytes : unicode::replace_invalid(bytes);
+  }
+  DecoderChain::Run run(decoder_);
+  for (const int32_t id : ids) {
+    if (skip_special_tokens && is_special(id)) continue;
+    if (added_.by_id(id) == nullptr && !model_->vocab().has(id)) continue;  // a gap between ids
+    run.push(id_to_token(id));
+  }
+  run.finish();
+  return run.take();
+}
+
+class Engine::Stream : public DecodeStream {
+ public:
+  Stream(const Engine& engine, bool skip) : engine_(engine), run_(engine.decoder_), skip_(skip) {}
+  std::string push(int32_t id) override {
+    engine_.check_id(id);
+    if (skip_ && engine_.is_special(id)) return {};
+    if (engine_.added_.by_id(id) == nullptr && !engine_.model_->vocab().has(id)) return {};
+    run_.push(engine_.id_to_token(id));
+    return run_.take();
+  }
+  std::string finish() override {
+    run_.finish();
+    return run_.take();
+  }
+
+ private:
+  const Engine& engine_;
+  DecoderChain::Run run_;
+  bool skip_;
+};
+
+std::unique_ptr<DecodeStream> Engine::start_decoding(bool skip_special_tokens) const {
+  return std::make_unique<Stream>(*this, skip_special_tokens);
+}
+
+std::string Engine::token_bytes(int32_t id) const {
+  check_id(id);
+  if (const AddedToken* added = added_.by_id(id)) return added->content;
+  return decoder_.inside(std::string(model_->vocab().text_of(id)));
+}
+
+int32_t Engine::token_to_id(std::string_view token) const {
+  const int32_t id = added_.find(token);
+  return id >= 0 ? id : model_->vocab().find(token);
+}
+
+std::string Engine::id_to_token(int32_t id) const {
+  check_id(id);
+  if (const AddedToken* added = added_.by_id(id)) return added->content;
+  return std::string(model_->vocab().text_of(id));
+}
+
+Json Engine::to_json() const {
+  Json out = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added_.to_json()}};
+  for (const char* key : {"truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"}) {
+    const auto it = parts_.find(key);
+    out[key] = it == parts_.end() ? Json() : *it;
+  }
+  out["model"] = model_->to_json();
+  return out;
+}
+
+std::shared_ptr<const Tokenizer> make_tokenizer(Json parts, std::unique_ptr<const Model> model, Json config,
+                                                std::string_view where) {
+  return std::make_shared<Engine>(std::move(parts), std::move(model), std::move(config), where);
+}
+
+}  // namespace twinkle::tokenizer

@@ -1,0 +1,140 @@
+// The "Precompiled" normalizer: SentencePiece's charsmap, a double-array trie from a few characters to their
+// replacement. The trie's bounds are checked at every step, so that a damaged one cannot lead out of it.
+#include <utf8proc.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "twinkle/core/error.h"
+#include "twinkle/text/tokenizer_normalizer.h"
+#include "twinkle/text/unicode.h"
+
+namespace twinkle::tokenizer {
+namespace {
+
+std::string decode_base64(const std::string& in, const std::string& path) {
+  std::string out;
+  uint32_t bits = 0;
+  int count = 0;
+  size_t at = 0;
+  for (; at < in.size() && in[at] != '='; ++at) {
+    const char c = in[at];
+    int value = -1;
+    if (c >= 'A' && c <= 'Z') value = c - 'A';
+    if (c >= 'a' && c <= 'z') value = c - 'a' + 26;
+    if (c >= '0' && c <= '9') value = c - '0' + 52;
+    if (c == '+') value = 62;
+    if (c == '/') value = 63;
+    if (value < 0) throw invalid_argument(path + ": not base64 at character " + std::to_string(at));
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    if (++count == 4) {
+      for (int shift = 16; shift >= 0; shift -= 8) out += static_cast<char>(bits >> shift & 0xFF);
+      bits = 0;
+      count = 0;
+    }
+  }
+  if (count == 1 || in.size() - at > 2) throw invalid_argument(path + ": base64 is cut off");
+  if (count == 2) out += static_cast<char>(bits >> 4 & 0xFF);
+  if (count == 3) {
+    out += static_cast<char>(bits >> 10 & 0xFF);
+    out += static_cast<char>(bits >> 2 & 0xFF);
+  }
+  return out;
+}
+
+class Precompiled : public Normalizer {
+ public:
+  Precompiled(const std::string& blob, const std::string& path) {
+    if (blob.size() < 4) throw invalid_argument(path + ": shorter than its header");
+    const size_t trie_bytes = word(blob, 0);
+    if (trie_bytes % 4 != 0 || trie_bytes == 0 || trie_bytes > blob.size() - 4) {
+      throw invalid_argument(path + ": the trie's size " + std::to_string(trie_bytes) + " does not fit " +
+                             std::to_string(blob.size()) + " bytes");
+    }
+    for (size_t i = 0; i < trie_bytes / 4; ++i) units_.push_back(word(blob, 4 + 4 * i));
+    texts_ = blob.substr(4 + trie_bytes);
+    if (!unicode::is_valid(texts_)) throw invalid_argument(path + ": the replacements are not UTF-8");
+  }
+
+  void apply(TrackedText& text) const override {
+    const std::string& bytes = text.bytes();
+    Rewriter rewriter(text);
+    for (size_t at = 0; at < bytes.size();) {
+      const size_t end = grapheme_end(bytes, at);
+      const std::string_view whole(bytes.data() + at, end - at);
+      std::optional<std::string_view> to;
+      if (whole.size() < 6) to = find(whole);
+      if (to) {
+        rewriter.put_from(*to, at, end);
+      } else {
+        for (size_t i = at; i < end;) {
+          const size_t next = i + unicode::char_bytes(bytes[i]);
+          if (const auto one = find({bytes.data() + i, next - i})) {
+            rewriter.put_from(*one, i, next);
+          } else {
+            rewriter.keep(i, next);
+          }
+          i = next;
+        }
+      }
+      at = end;
+    }
+    rewriter.finish(text);
+  }
+
+ private:
+  static uint32_t word(const std::string& blob, size_t at) {
+    uint32_t value = 0;
+    for (size_t k = 0; k < 4; ++k) value |= static_cast<uint32_t>(static_cast<unsigned char>(blob[at + k])) << (8 * k);
+    return value;
+  }
+  static size_t offset(uint32_t unit) { return static_cast<size_t>(unit >> 10) << ((unit & (1U << 9)) >> 6); }
+
+  static size_t grapheme_end(const std::string& bytes, size_t at) {
+    utf8proc_int32_t state = 0;
+    auto previous = static_cast<utf8proc_int32_t>(unicode::char_at(bytes, at));
+    size_t end = at + unicode::char_bytes(bytes[at]);
+    while (end < bytes.size()) {
+      const auto next = static_cast<utf8proc_int32_t>(unicode::char_at(bytes, end));
+      if (utf8proc_grapheme_break_stateful(previous, next, &state)) break;
+      previous = next;
+      end += unicode::char_bytes(bytes[end]);
+    }
+    return end;
+  }
+
+  // The replacement of the shortest prefix that has one: what SentencePiece's own tables expect.
+  std::optional<std::string_view> find(std::string_view key) const {
+    size_t node = offset(units_[0]);
+    for (const char c : key) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte == 0) break;
+      node ^= byte;
+      if (node >= units_.size()) return std::nullopt;
+      const uint32_t unit = units_[node];
+      if ((unit & (0x80000000U | 0xFF)) != byte) return std::nullopt;
+      node ^= offset(unit);
+      if ((unit >> 8 & 1) != 0) {
+        if (node >= units_.size()) return std::nullopt;
+        const size_t begin = units_[node] & 0x7FFFFFFFU;
+        if (begin > texts_.size()) return std::nullopt;
+        if (begin < texts_.size() && (static_cast<unsigned char>(texts_[begin]) & 0xC0) == 0x80) return std::nullopt;
+        const size_t end = texts_.find('\0', begin);
+        return std::string_view(texts_).substr(begin, end == std::string::npos ? end : end - begin);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::vector<uint32_t> units_;
+  std::string texts_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Normalizer> parse_precompiled(const std::string& base64, const std::string& path) {
+  return std::make_unique<Precompiled>(decode_base64(base64, path), path);
+}
+
+}  // namespace twinkle::tokenizer

@@ -1,0 +1,156 @@
+// Unigram: the path of highest total score through the pieces of a text (Viterbi), as SentencePiece defines it.
+#include <algorithm>
+#include <limits>
+
+#include "twinkle/core/error.h"
+#include "twinkle/text/tokenizer_bpe.h"
+#include "twinkle/text/tokenizer_bytes.h"
+#include "twinkle/text/tokenizer_fields.h"
+#include "twinkle/text/tokenizer_model.h"
+#include "twinkle/text/unicode.h"
+
+namespace twinkle::tokenizer {
+namespace {
+
+constexpr double kUnknownPenalty = 10.0;
+
+class Unigram : public Model {
+ public:
+  Unigram(std::vector<std::pair<std::string, double>> pieces, int64_t unk_id, bool byte_fallback)
+      : pieces_(std::move(pieces)), unk_id_(unk_id), byte_fallback_(byte_fallback) {
+    size_t bytes = 0;
+    for (const auto& [text, score] : pieces_) bytes += text.size();
+    vocab_.reserve(pieces_.size(), bytes);
+    ends_.push_back(-1);
+    int32_t id = 0;
+    for (const auto& [text, score] : pieces_) {
+      vocab_.add(text, id++);
+      min_score_ = std::min(min_score_, score);
+      add_path(text);
+    }
+    for (const auto& e : vocab_.entries()) ends_[static_cast<size_t>(walk(vocab_.text(e)))] = e.id;
+    for (int b = 0; b < 256; ++b) byte_tokens_[b] = vocab_.find(byte_token(static_cast<unsigned char>(b)));
+  }
+
+  int64_t vocab_count() const override { return static_cast<int64_t>(pieces_.size()); }
+
+  void tokenize(std::string_view text, std::vector<Token>& out) const override {
+    struct Node {
+      double score = 0;
+      uint32_t start = UINT32_MAX;
+      int32_t id = 0;
+    };
+    std::vector<Node> best(text.size() + 1);
+    const double unknown_score = min_score_ - kUnknownPenalty;
+    for (size_t at = 0; at < text.size();) {
+      const double here = best[at].score;
+      const size_t one = unicode::char_bytes(text[at]);
+      bool single = false;
+      const auto offer = [&](size_t end, double score, int32_t id) {
+        Node& node = best[end];
+        if (node.start == UINT32_MAX || score > node.score) node = {score, static_cast<uint32_t>(at), id};
+      };
+      int32_t state = 0;
+      for (size_t end = at; end < text.size();) {
+        state = trie_.find(state, static_cast<unsigned char>(text[end])).id;
+        ++end;
+        if (state < 0) break;
+        const int32_t id = ends_[static_cast<size_t>(state)];
+        if (id < 0) continue;
+        offer(end, pieces_[static_cast<size_t>(id)].second + here, id);
+        if (end - at == one) single = true;
+      }
+      if (!single) {
+        if (unk_id_ < 0) throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
+        offer(at + one, unknown_score + here, static_cast<int32_t>(unk_id_));
+      }
+      at += one;
+    }
+    std::vector<Token> path;
+    for (size_t end = text.size(); end > 0;) {
+      const Node& node = best[end];
+      const bool unknown = node.id == unk_id_;
+      if (unknown && !path.empty() && path.back().id == unk_id_ && path.back().begin == end) {
+        path.back().begin = node.start;
+      } else {
+        path.push_back({node.id, node.start, end});
+      }
+      end = node.start;
+    }
+    for (auto t = path.rbegin(); t != path.rend(); ++t) emit(text, *t, out);
+  }
+
+  Json to_json() const override {
+    Json vocab = Json::array();
+    for (const auto& [text, score] : pieces_) vocab.push_back(Json::array({text, score}));
+    return {{"type", "Unigram"}, {"unk_id", unk_id_ < 0 ? Json() : Json(unk_id_)}, {"vocab", std::move(vocab)},
+            {"byte_fallback", byte_fallback_}};
+  }
+
+ private:
+  void emit(std::string_view text, Token t, std::vector<Token>& out) const {
+    const std::string_view piece = text.substr(t.begin, t.end - t.begin);
+    const int32_t id = vocab_.find(piece);
+    if (id >= 0) {
+      out.push_back({id, t.begin, t.end});
+      return;
+    }
+    const bool bytes = byte_fallback_ && std::all_of(piece.begin(), piece.end(), [this](char b) {
+                         return byte_tokens_[static_cast<unsigned char>(b)] >= 0;
+                       });
+    if (!bytes) {
+      out.push_back({static_cast<int32_t>(unk_id_), t.begin, t.end});
+      return;
+    }
+    for (const char b : piece) out.push_back({byte_tokens_[static_cast<unsigned char>(b)], t.begin, t.end});
+  }
+
+  void add_path(std::string_view text) {
+    int32_t state = 0;
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      int32_t next = trie_.find(state, byte).id;
+      if (next < 0) {
+        next = static_cast<int32_t>(ends_.size());
+        ends_.push_back(-1);
+        trie_.add(state, byte, 0, next);
+      }
+      state = next;
+    }
+  }
+  int32_t walk(std::string_view text) const {
+    int32_t state = 0;
+    for (const char c : text) state = trie_.find(state, static_cast<unsigned char>(c)).id;
+    return state;
+  }
+
+  std::vector<std::pair<std::string, double>> pieces_;
+  int64_t unk_id_;
+  bool byte_fallback_;
+  double min_score_ = std::numeric_limits<double>::infinity();
+  MergeTable trie_;            // (state, byte) -> state
+  std::vector<int32_t> ends_;  // id of the piece that ends in a state, or -1
+  int32_t byte_tokens_[256];
+};
+
+}  // namespace
+
+std::unique_ptr<const Model> parse_unigram(const Json& value, const std::string& path) {
+  Fields fields(value, path);
+  fields.ignore("type");
+  std::vector<std::pair<std::string, double>> pieces;
+  size_t i = 0;
+  for (const Json& item : fields.list("vocab")) {
+    if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) {
+      fields.fail("vocab", "[" + std::to_string(i) + "] needs [text, score], got " + item.dump().substr(0, 60));
+    }
+    pieces.emplace_back(item[0].get<std::string>(), item[1].get<double>());
+    if (++i > static_cast<size_t>(kMaxId)) fields.fail("vocab", "has too many pieces");
+  }
+  const int64_t unk = fields.integer_or("unk_id", 0, static_cast<int64_t>(pieces.size()) - 1, -1);
+  const bool fallback = fields.boolean_or("byte_fallback", false);
+  fields.done();
+  return std::make_unique<Unigram>(std::move(pieces), unk, fallback);
+}
+
+}  // namespace twinkle::tokenizer
