@@ -2,6 +2,7 @@
 // heap in O(n log n). Immutable: safe from many threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
