@@ -68,13 +68,13 @@ TEST(Optimizer, OverridesHoldForOneStepOnly) {
   const auto one = make(), other = make();
   std::vector<TrainedTensor> a = {{.name = "w", .value = at::ones({2}), .grad = at::zeros({2})}};
   std::vector<TrainedTensor> b = {{.name = "w", .value = at::ones({2}), .grad = at::zeros({2})}};
-  one->step(a, {.lr = 0.1, .weight_decay = 0.0});
+  one->step(a, {.lr = 0.1, .overrides = {.weight_decay = 0.0}});
   EXPECT_EQ(a[0].value[0].item<float>(), 1.0f);
   one->step(a, {.lr = 0.1});
   other->step(b, {.lr = 0.1});
   EXPECT_FLOAT_EQ(a[0].value[0].item<float>(), 0.95f);
   EXPECT_TRUE(at::equal(a[0].value, b[0].value));
-  EXPECT_EQ(message_of([&] { Registry<Optimizer>::create("SGD")->step(a, {.lr = 0.1, .beta1 = 0.9}); }),
+  EXPECT_EQ(message_of([&] { Registry<Optimizer>::create("SGD")->step(a, {.lr = 0.1, .overrides = {.beta1 = 0.9}}); }),
             "[SGD] 'betas' and 'eps' are options of Adam; SGD has neither");
 }
 

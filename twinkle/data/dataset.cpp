@@ -297,6 +297,7 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows) {
       dropped_.push_back({loaded_index_[at], at_place(place(i), reason).substr(sizeof("[dataset] ") - 1),
                           !made[at].empty()});
     for (auto& feature : made[at]) {
+      feature.origin = place(i);
       features_.push_back(std::move(feature));
       feature_rows_.push_back(i);
     }

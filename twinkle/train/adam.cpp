@@ -26,18 +26,18 @@ class Adam : public Optimizer {
   std::vector<std::string> slots() const override { return {"exp_avg", "exp_avg_sq"}; }
 
   void check(const StepHyper& h) const override {
-    check_betas(h.beta1.value_or(beta1_), h.beta2.value_or(beta2_));
-    if (h.eps.value_or(eps_) < 0) throw invalid_argument("[" + name() + "] 'eps': must be >= 0");
-    if (h.weight_decay.value_or(weight_decay_) < 0) throw invalid_argument("[" + name() + "] 'weight_decay': must be >= 0");
+    check_betas(h.overrides.beta1.value_or(beta1_), h.overrides.beta2.value_or(beta2_));
+    if (h.overrides.eps.value_or(eps_) < 0) throw invalid_argument("[" + name() + "] 'eps': must be >= 0");
+    if (h.overrides.weight_decay.value_or(weight_decay_) < 0) throw invalid_argument("[" + name() + "] 'weight_decay': must be >= 0");
   }
 
   void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h, int64_t step) override {
     ops::adam_step(param.value, param.grad, state[0], state[1],
                    {.lr = h.lr,
-                    .beta1 = h.beta1.value_or(beta1_),
-                    .beta2 = h.beta2.value_or(beta2_),
-                    .eps = h.eps.value_or(eps_),
-                    .weight_decay = param.decay ? h.weight_decay.value_or(weight_decay_) : 0.0,
+                    .beta1 = h.overrides.beta1.value_or(beta1_),
+                    .beta2 = h.overrides.beta2.value_or(beta2_),
+                    .eps = h.overrides.eps.value_or(eps_),
+                    .weight_decay = param.decay ? h.overrides.weight_decay.value_or(weight_decay_) : 0.0,
                     .decoupled = decoupled_,
                     .step = step,
                     .grad_scale = h.grad_scale});

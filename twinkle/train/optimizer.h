@@ -24,12 +24,16 @@ struct TrainedTensor {
 /// Norms and biases are not decayed: a name that ends in "bias" or has a part with "norm" in it.
 bool decays(std::string_view parameter_name);
 
-/// What one step uses. `lr` comes from the schedule; what is set of the rest replaces the optimizer's own value
-/// for this step only.
+/// What a caller may set for one step only; the rest is the optimizer's and the schedule's.
+struct StepOverrides {
+  std::optional<double> lr, weight_decay, eps, beta1, beta2;
+};
+
+/// What one step uses.
 struct StepHyper {
   double lr = 0;
   double grad_scale = 1.0;  // multiplied into the gradient: 1 / denominator, clipping
-  std::optional<double> weight_decay, eps, beta1, beta2;
+  StepOverrides overrides;  // its `lr` is not read: `lr` above is what counts
 };
 
 class Optimizer {

@@ -49,12 +49,12 @@ class Sgd : public Optimizer {
   }
 
   void check(const StepHyper& h) const override {
-    if (h.beta1 || h.beta2 || h.eps) throw invalid_argument("[SGD] 'betas' and 'eps' are options of Adam; SGD has neither");
-    if (h.weight_decay.value_or(0.0) < 0) throw invalid_argument("[SGD] 'weight_decay': must be >= 0");
+    if (h.overrides.beta1 || h.overrides.beta2 || h.overrides.eps) throw invalid_argument("[SGD] 'betas' and 'eps' are options of Adam; SGD has neither");
+    if (h.overrides.weight_decay.value_or(0.0) < 0) throw invalid_argument("[SGD] 'weight_decay': must be >= 0");
   }
 
   void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h, int64_t step) override {
-    const double decay = param.decay ? h.weight_decay.value_or(weight_decay_) : 0.0;
+    const double decay = param.decay ? h.overrides.weight_decay.value_or(weight_decay_) : 0.0;
     const bool first = step == 1;
     if (!param.value.device().is_cpu()) return update_on_device(param, state, h, decay, first);
     const Coefficients c{static_cast<float>(h.lr),

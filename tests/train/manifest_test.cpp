@@ -1,0 +1,79 @@
+#include "twinkle/train/manifest.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/train/train_testing.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle {
+namespace {
+
+using testing::message_of;
+using testing::TempDir;
+
+TEST(Manifest, RoundTripAndErrors) {
+  RunManifest m = RunManifest::of_this_program();
+  EXPECT_EQ(m.torch_version.substr(0, 6), "2.11.0");
+  EXPECT_FALSE(m.isa.empty());
+  m.command = "sft";
+  m.config = {{"lr", 1e-3}};
+  m.seeds = {{"data", 0xFFFFFFFFFFFFFFFFull}};
+  m.data_hashes = {{"rows.jsonl", "ab"}};
+  const RunManifest back = RunManifest::from_json(parse_json(m.to_json().dump(), "test"), "m.json");
+  EXPECT_EQ(back.to_json(), m.to_json());
+  EXPECT_EQ(message_of([] { RunManifest::from_json(Json::object(), "m.json"); }), "[manifest] 'm.json' lacks 'manifest_version'");
+  Json broken = m.to_json();
+  broken["seeds"] = "x";
+  EXPECT_EQ(message_of([&] { RunManifest::from_json(broken, "m.json"); }).find("[manifest] 'm.json': "), 0u);
+}
+
+TEST(Manifest, HashesDependOnNamesAndEveryBit) {
+  std::vector<TrainedTensor> params = {{.name = "a", .value = at::tensor({1.0f, 2.0f})}};
+  const std::string hash = weights_hash(params);
+  EXPECT_EQ(hash.size(), 64u);
+  params[0].value = at::tensor({1.0f, 2.0f});
+  EXPECT_EQ(weights_hash(params), hash);
+  params[0].value = at::tensor({1.0f, 2.0000002f});
+  EXPECT_NE(weights_hash(params), hash);
+  params[0] = {.name = "b", .value = at::tensor({1.0f, 2.0f})};
+  EXPECT_NE(weights_hash(params), hash);
+
+  TempDir dir;
+  write_file_atomic(dir / "config.json", "{}");
+  write_file_atomic(dir / "model.safetensors", "x");
+  const std::string model = model_files_hash(dir.path());
+  write_file_atomic(dir / "README.md", "not part of it");
+  EXPECT_EQ(model_files_hash(dir.path()), model);
+  write_file_atomic(dir / "model.safetensors", "y");
+  EXPECT_NE(model_files_hash(dir.path()), model);
+  EXPECT_EQ(model_files_hash(dir / "config.json"), sha256_hex("{}"));
+}
+
+TEST(Digest, ComparesBitForBit) {
+  TempDir dir;
+  const auto write = [&](const std::string& name, double second_loss, bool finish) {
+    DigestWriter digest(dir / name);
+    digest.step(1, 0.5, 1.0);
+    digest.step(2, second_loss, std::nullopt);
+    if (finish) digest.finish(2, "abc");
+    return dir / name;
+  };
+  const std::string a = write("a", 0.25, true), same = write("b", 0.25, true);
+  const DigestComparison equal = compare_digests(a, same);
+  EXPECT_TRUE(equal.equal);
+  EXPECT_EQ(equal.steps, 2);
+  EXPECT_EQ(read_file(a).substr(0, 74), "{\"step\":1,\"loss\":\"3fe0000000000000\",\"grad_norm\":\"3ff0000000000000\"}\n{\"step");
+  const DigestComparison other = compare_digests(a, write("c", std::nextafter(0.25, 1.0), true));
+  EXPECT_FALSE(other.equal);
+  EXPECT_EQ(other.steps, 1);
+  EXPECT_EQ(other.difference,
+            "recorded {\"step\":2,\"loss\":\"3fd0000000000000\",\"grad_norm\":null}, "
+            "repeated {\"step\":2,\"loss\":\"3fd0000000000001\",\"grad_norm\":null}");
+  EXPECT_EQ(compare_digests(a, write("d", 0.25, false)).difference.find("the repeated run ends after 2 lines"), 0u);
+}
+
+}  // namespace
+}  // namespace twinkle

@@ -1,0 +1,280 @@
+// What TransformersModel writes and reads: checkpoints, weights, its own description.
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/kernels/isa.h"
+#include "twinkle/model/save.h"
+#include "twinkle/train/transformers_model.h"
+
+namespace twinkle {
+namespace {
+
+namespace fs = std::filesystem;
+
+// By one thread and without torch's pool: the training loop has both.
+at::Tensor plain_copy(const at::Tensor& x) {
+  const at::Tensor host = x.cpu().contiguous();
+  at::Tensor copy = at::empty(host.sizes(), host.options());
+  std::memcpy(copy.mutable_data_ptr(), host.const_data_ptr(), static_cast<size_t>(host.nbytes()));
+  return copy;
+}
+
+Parameter plain_copy(const Parameter& from) {
+  Parameter copy;
+  copy.name = from.name;
+  if (!from.is_matrix()) {
+    copy.vector = plain_copy(from.vector);
+    return copy;
+  }
+  copy.matrix = ops::PackedMatrix::zeros_like(from.matrix, from.matrix.dtype());
+  at::Tensor storage = copy.matrix.storage();
+  std::memcpy(storage.mutable_data_ptr(), from.matrix.storage().cpu().const_data_ptr(), static_cast<size_t>(storage.nbytes()));
+  return copy;
+}
+
+Adapter copy_of(const Adapter& adapter) {
+  Adapter copy = adapter;
+  for (auto& module : copy.modules()) {
+    module.slot.a_rK = plain_copy(module.slot.a_rK);
+    module.slot.b_Nr = plain_copy(module.slot.b_Nr);
+    module.slot.da_rK = module.slot.db_Nr = at::Tensor();
+  }
+  for (auto& [name, parameter] : copy.saved_modules()) parameter = plain_copy(parameter);
+  return copy;
+}
+
+void copy_files(const fs::path& from, const fs::path& to, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (fs::exists(from / name)) fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
+  }
+}
+
+// Values of `from` into the tensors of `to`, by name.
+void copy_values(std::vector<Adapter::Trained> to, std::vector<Adapter::Trained> from, const std::string& directory) {
+  std::map<std::string, at::Tensor> values;
+  for (auto& t : from) values[t.name] = t.value;
+  for (auto& t : to) {
+    const auto found = values.find(t.name);
+    if (found == values.end()) throw invalid_argument("[checkpoint] '" + directory + "' has no '" + t.name + "', which this adapter trains");
+    if (found->second.sizes() != t.value.sizes()) {
+      throw invalid_argument("[checkpoint] '" + directory + "': '" + t.name + "' has another rank or shape than this adapter's");
+    }
+  }
+  if (values.size() != to.size()) {
+    throw invalid_argument("[checkpoint] '" + directory + "' has " + std::to_string(values.size()) + " tensors, this adapter trains " +
+                           std::to_string(to.size()));
+  }
+  for (auto& t : to) t.value.copy_(values.at(t.name));
+}
+
+void load_full_weights(CausalLM& model, const std::string& directory) {
+  const ModelFiles files = open_model_files(directory);
+  if (!files.weights) throw not_found("[checkpoint] '" + directory + "' has no weights");
+  check_weights(model.config(), *files.weights);
+  for (auto& p : model.parameters()) {
+    if (p.is_matrix()) {
+      const auto fresh = ops::PackedMatrix::build(p.matrix.rows(), p.matrix.cols(), p.matrix.dtype(), p.matrix.device(),
+                                                  [&](int64_t begin, int64_t end, float* out) {
+                                                    files.weights->read_rows(p.name, begin, end, out);
+                                                  });
+      p.flat().copy_(fresh.storage());
+    } else {
+      at::Tensor vector = at::empty(p.vector.sizes(), at::kFloat);
+      files.weights->read_rows(p.name, 0, 1, vector.mutable_data_ptr<float>());
+      p.vector.copy_(vector);
+    }
+  }
+}
+
+Json spec_json(const ComponentSpec& spec, const char* none) {
+  if (spec.name.empty()) return none;
+  return {{"name", spec.name}, {"options", spec.options}};
+}
+
+}  // namespace
+
+void TransformersModel::wait_for_save() { writer_.wait(); }
+
+// Config, weights and tokenizer of a fully trained model.
+void TransformersModel::save_full(const std::string& directory) {
+  save_model(*shared_.model, directory, {.dtype = "fp32"});
+  if (model_id_.empty()) return;
+  if (is_directory(model_id_)) {
+    copy_files(model_id_, directory,
+               {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+                "vocab.json", "merges.txt", "tokenizer.model"});
+  } else {
+    write_file_atomic(directory + "/tokenizer.json", tokenizer()->to_json().dump(2));
+    write_file_atomic(directory + "/tokenizer_config.json", tokenizer()->config().dump(2));
+  }
+}
+
+std::optional<std::string> TransformersModel::save(const CheckpointOptions& options, const std::string& adapter_name) {
+  TrainGroup& g = group(adapter_name);
+  if (options.interval < 1) throw invalid_argument("[save] interval must be >= 1, got " + std::to_string(options.interval));
+  if (g.pending_calls() > 0) {
+    throw conflict("[save] " + std::to_string(g.pending_calls()) + " of " + std::to_string(g.gradient_accumulation_steps()) +
+                   " accumulated calls are pending; save after a step");
+  }
+  if (g.cur_step() % options.interval != 0) return std::nullopt;
+  const std::string name = options.name.empty() ? "checkpoint-step-" + std::to_string(g.cur_step()) : options.name;
+  if (name == "." || name == ".." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos || name.size() > 200) {
+    throw invalid_argument("[save] name: '" + name + "' is not a plain file name");
+  }
+  g.prepare();
+  TrainerState state{.kind = g.adapter() ? "lora" : "full",
+                     .cur_step = g.cur_step(),
+                     .gradient_accumulation_steps = g.gradient_accumulation_steps(),
+                     .consumed_train_samples = options.consumed_train_samples,
+                     .sequences_seen = g.sequences_seen(),
+                     .tokens_seen = g.tokens_seen(),
+                     .schedule_position = g.schedule_position(),
+                     .adapter_seed = g.adapter() ? g.adapter()->config().seed : 0,
+                     .has_optimizer = options.save_optimizer,
+                     .loss = g.loss_spec(),
+                     .optimizer = g.optimizer_spec(),
+                     .scheduler = g.scheduler_spec(),
+                     .base_model = model_id_,
+                     .isa = std::string(isa_name(active_isa())),
+                     .manifest = manifest_};
+  const std::string path = (fs::path(options.output_dir) / name).string();
+  const auto optimizer = options.save_optimizer ? g.optimizer().state() : std::vector<Optimizer::StateTensor>();
+  writer_.wait();
+  if (!g.adapter()) {
+    write_checkpoint(path, state, optimizer, [&](const std::string& directory) { save_full(directory); });
+    prune_checkpoints(options.output_dir, options.save_total_limit, path);
+    return path;
+  }
+  // The weights change only at the next step, which waits until the copies below are made.
+  writer_.start([=, live = g.adapter()](const std::function<void()>& done_reading) {
+    const Adapter adapter = copy_of(*live);
+    auto copies = optimizer;
+    for (auto& entry : copies) entry.value = plain_copy(entry.value);
+    done_reading();
+    write_checkpoint(path, state, copies, [&](const std::string& directory) { adapter.save(directory); });
+    prune_checkpoints(options.output_dir, options.save_total_limit, path);
+  });
+  if (!options.background) writer_.wait();
+  return path;
+}
+
+void TransformersModel::load_weights(TrainGroup& g, const std::string& directory) {
+  writer_.wait();
+  if (g.adapter()) {
+    const auto loaded = Adapter::load(*shared_.model, directory);
+    loaded->make_trainable();
+    g.adapter()->make_trainable();
+    copy_values(g.adapter()->trained(), loaded->trained(), directory);
+  } else {
+    g.prepare();
+    load_full_weights(*shared_.model, directory);
+  }
+}
+
+void TransformersModel::load(const std::string& name, const std::string& output_dir, const std::string& adapter_name) {
+  load_weights(group(adapter_name), output_dir.empty() ? name : (fs::path(output_dir) / name).string());
+}
+
+ResumeInfo TransformersModel::resume_from_checkpoint(const std::string& directory, bool resume_only_model,
+                                                     const std::string& adapter_name) {
+  writer_.wait();
+  const TrainerState state = read_checkpoint(directory);
+  if (state.kind == "lora" && groups_.empty()) {
+    LoraConfig config = lora_config_from_json(read_json_file(directory + "/adapter_config.json"), directory + "/adapter_config.json");
+    config.seed = state.adapter_seed;
+    add_adapter_to_model(adapter_name.empty() ? "default" : adapter_name, config);
+  }
+  TrainGroup& g = group(adapter_name);
+  const std::string kind = g.adapter() ? "lora" : "full";
+  if (kind != state.kind) {
+    throw invalid_argument("[checkpoint] '" + directory + "' is of " + (state.kind == "lora" ? "an adapter" : "a whole model") +
+                           ", but " + (kind == "lora" ? "an adapter" : "the whole model") + " is being trained");
+  }
+  ResumeInfo info{.cur_step = state.cur_step,
+                  .consumed_train_samples = state.consumed_train_samples,
+                  .gradient_accumulation_steps = state.gradient_accumulation_steps,
+                  .manifest = state.manifest};
+  const std::string isa(isa_name(active_isa()));
+  if (state.isa != isa) {
+    info.notes.push_back("the checkpoint was written with instruction set " + state.isa + ", this run uses " + isa +
+                         ": it continues, but not bit for bit (TWINKLE_ISA=" + state.isa + " would)");
+  }
+  if (resume_only_model) {
+    load_weights(g, directory);
+    return info;
+  }
+  if (!state.has_optimizer) {
+    throw invalid_argument("[checkpoint] '" + directory + "' was saved without its optimizer; use resume_only_model to start from its weights");
+  }
+  // Components that the caller did not set come from the checkpoint; those that were set must be of the same kind.
+  if (g.optimizer_spec().name.empty() && !state.optimizer.name.empty()) {
+    g.set_optimizer(Registry<Optimizer>::create(state.optimizer.name, state.optimizer.options), state.optimizer);
+  } else if (g.optimizer().name() != Catalog::instance().info(Optimizer::kKind, state.optimizer.name).name) {
+    throw invalid_argument("[checkpoint] '" + directory + "' was trained with " + state.optimizer.name + ", this run uses " + g.optimizer().name());
+  }
+  if (g.scheduler_spec().name.empty() && !state.scheduler.name.empty()) {
+    g.set_lr_scheduler(Registry<LRScheduler>::create(state.scheduler.name, state.scheduler.options), state.scheduler);
+  }
+  if (g.loss_spec().name.empty() && !state.loss.name.empty() && !g.has_loss()) {
+    g.set_loss(Registry<Loss>::create(state.loss.name, state.loss.options), state.loss);
+  }
+  if (g.adapter() && g.adapter()->config().lora_dropout > 0 && g.adapter()->config().seed != state.adapter_seed) {
+    throw invalid_argument("[checkpoint] '" + directory + "' was trained with adapter seed " + std::to_string(state.adapter_seed) +
+                           ", this adapter has " + std::to_string(g.adapter()->config().seed) + ": dropout would differ");
+  }
+  g.prepare();
+  load_weights(g, directory);
+  g.optimizer().load_state(read_optimizer_state(directory), state.cur_step);
+  g.set_gradient_accumulation_steps(state.gradient_accumulation_steps);
+  g.restore(state.sequences_seen, state.tokens_seen, state.schedule_position);
+  return info;
+}
+
+std::map<std::string, at::Tensor> TransformersModel::get_state_dict(const std::string& adapter_name) {
+  TrainGroup& g = group(adapter_name);
+  std::map<std::string, at::Tensor> state;
+  if (g.adapter()) {
+    g.adapter()->make_trainable();
+    for (const auto& t : g.adapter()->trained()) state[t.name] = t.value.cpu().clone();
+  } else {
+    for (const auto& p : shared_.model->parameters()) {
+      state[p.name] = p.is_matrix() ? p.matrix.unpack(at::kFloat).cpu() : p.vector.cpu().clone();
+    }
+  }
+  return state;
+}
+
+Json TransformersModel::train_configs(const std::string& adapter_name) {
+  TrainGroup& g = group(adapter_name);
+  int64_t total = 0;
+  for (const auto& p : shared_.model->parameters()) {
+    int64_t n = 1;
+    for (const int64_t size : p.shape()) n *= size;
+    total += n;
+  }
+  Json configs = {{"model", model_id_},
+                  {"parameters", total},
+                  {"trained_parameters", g.adapter() ? g.adapter()->num_parameters() : total},
+                  {"gradient_accumulation_steps", g.gradient_accumulation_steps()},
+                  {"micro_batch_tokens", g.passes().micro_batch_tokens},
+                  {"loss", spec_json(g.loss_spec(), "CrossEntropyLoss (token_mean)")},
+                  {"optimizer", spec_json(g.optimizer_spec(), "AdamW (lr 1e-5, weight_decay 0.01)")},
+                  {"lr_scheduler", spec_json(g.scheduler_spec(), "constant")}};
+  if (g.adapter()) configs["adapter"] = lora_config_to_json(g.adapter()->config());
+  return configs;
+}
+
+std::string TransformersModel::get_train_configs(const std::string& adapter_name) {
+  std::string text;
+  const Json configs = train_configs(adapter_name);
+  for (const auto& [key, value] : configs.items()) {
+    text += key + ": " + (value.is_string() ? value.get<std::string>() : value.dump()) + "\n";
+  }
+  return text;
+}
+
+}  // namespace twinkle
