@@ -22,10 +22,18 @@ struct RenderLimits {
   int max_depth = 128;
 };
 
+/// What one turn of a loop over elements of the context's `messages` wrote.
+struct MessageSpan {
+  int64_t message = 0;  // index in `messages`
+  int64_t loop = 0;     // which loop over messages, in order of execution
+  TextSpan span;
+};
+
 struct Rendered {
   std::string text;
   std::vector<TextSpan> generation;  // what {% generation %} blocks produced
   std::vector<TextSpan> input;       // characters that came from string values of the context, not from the template
+  std::vector<MessageSpan> messages;
 };
 
 class JinjaTemplate {
@@ -34,8 +42,10 @@ class JinjaTemplate {
   static std::shared_ptr<const JinjaTemplate> parse(std::string_view source);
   virtual ~JinjaTemplate() = default;
   /// Variables come from the object `context`. raise_exception's message arrives as invalid_argument; `now` (seconds since
-  /// the epoch, local civil time already applied) feeds strftime_now.
-  virtual Rendered render(const Json& context, const RenderLimits& limits = {}, int64_t now = -1) const = 0;
+  /// the epoch, local civil time already applied) feeds strftime_now; -1: the clock. Strings of `own` (bos_token and the
+  /// like) are variables too, but do not count as input.
+  virtual Rendered render(const Json& context, const RenderLimits& limits = {}, int64_t now = -1,
+                          const Json& own = nullptr) const = 0;
   virtual bool has_generation_blocks() const = 0;
 };
 

@@ -1,0 +1,169 @@
+// The template engine against Jinja2's own output: stored goldens of real templates, and small cases whose expected
+// text is what Jinja2 3.1.6 prints for them (tests/parity/jinja_parity.py renders the same file of cases with Jinja2).
+#include "twinkle/text/jinja.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle {
+namespace {
+
+constexpr int64_t kNow = 1752148800;  // 2025-07-10 12:00
+
+std::string data_path(const std::string& name) {
+  const char* root = std::getenv("TWINKLE_TEST_DATA");
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" + name;
+}
+
+std::string render(std::string_view source, const Json& context = Json::object()) {
+  return JinjaTemplate::parse(source)->render(context, {}, kNow).text;
+}
+
+std::string error_of(std::string_view source, const Json& context = Json::object(), const RenderLimits& limits = {}) {
+  try {
+    JinjaTemplate::parse(source)->render(context, limits, kNow);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Jinja, RendersTheGoldensOfRealTemplates) {
+  const std::string root = data_path("chat-templates/");
+  if (!is_directory(root)) GTEST_SKIP() << "no test data at " << root;
+  int rendered = 0, refused = 0;
+  for (const auto& golden : read_json_file(root + "goldens.json")) {
+    Json context = read_json_file(root + "contexts/" + golden.at("context").get<std::string>());
+    for (const char* token : {"bos_token", "eos_token"}) context[token] = golden.at(token);
+    if (!context.contains("tools")) context["tools"] = nullptr;
+    const std::string name = golden.at("template").get<std::string>();
+    const std::string source = read_file(root + name);
+    if (golden.contains("error")) {
+      EXPECT_NE(error_of(source, context), "") << name;
+      ++refused;
+    } else {
+      EXPECT_EQ(render(source, context), golden.at("expected").get<std::string>()) << name << " " << golden.at("context");
+      ++rendered;
+    }
+  }
+  EXPECT_EQ(rendered, 77);
+  EXPECT_EQ(refused, 11);
+}
+
+TEST(Jinja, RendersTheCasesOfHuggingFaceJs) {
+  const std::string path = data_path("chat-templates/huggingface.js-e2e.json");
+  if (!file_exists(path)) GTEST_SKIP() << "no test data at " << path;
+  int count = 0;
+  const Json cases = read_json_file(path);
+  for (const auto& [name, item] : cases.items()) {
+    EXPECT_EQ(render(item.at("chat_template").get<std::string>(), item.at("data")), item.at("target").get<std::string>())
+        << name;
+    ++count;
+  }
+  EXPECT_EQ(count, 12);
+}
+
+TEST(Jinja, RendersWhatJinja2Renders) {
+  int count = 0;
+  for (const auto& item : read_json_file(TWINKLE_SOURCE_DIR "/tests/text/jinja_cases.json")) {
+    const std::string source = item.at("template").get<std::string>();
+    const Json context = item.contains("context") ? item.at("context") : Json::object();
+    if (item.contains("fails")) {
+      EXPECT_NE(error_of(source, context), "") << source;
+    } else {
+      std::string got;
+      try {
+        got = render(source, context);
+      } catch (const Error& e) {
+        got = e.what();
+      }
+      EXPECT_EQ(got, item.at("expected").get<std::string>()) << source;
+    }
+    ++count;
+  }
+  EXPECT_GE(count, 300);
+}
+
+TEST(Jinja, NamesThePlaceOfAnError) {
+  EXPECT_EQ(error_of("a\n{% if x %}"), "[chat template] line 2, column 11: unexpected end of the template: expected 'elif' or 'else' or 'endif'");
+  EXPECT_EQ(error_of("{{ 1 +\n  }}"), "[chat template] line 2, column 3: unexpected '}}'");
+  EXPECT_EQ(error_of("{{ x | nosuch }}"), "[chat template] line 1, column 8: there is no filter named 'nosuch'");
+  EXPECT_EQ(error_of("é\n  {{ x.y.z }}", {{"x", Json::object()}}),
+            "[chat template] line 2, column 9: 'dict object' has no attribute 'y'");
+  EXPECT_EQ(error_of("{{ 'a' + 1 }}"), "[chat template] line 1, column 8: can only concatenate str (not \"int\") to str");
+  EXPECT_EQ(error_of("{{ raise_exception('Roles must alternate') }}"), "[chat template] Roles must alternate");
+  EXPECT_EQ(error_of("{% include 'x' %}"),
+            "[chat template] line 1, column 4: 'include' is not supported: a chat template stands alone");
+  EXPECT_EQ(error_of("{{ {}.update({}) }}"),
+            "[chat template] line 1, column 13: access to attribute 'update' of 'dict' object is unsafe.");
+}
+
+TEST(Jinja, StopsTemplatesThatTakeTooMuch) {
+  EXPECT_NE(error_of("{% for i in range(100000) %}{% for j in range(100000) %}{{ j }}{% endfor %}{% endfor %}", {},
+                     {.max_steps = 100000}),
+            "");
+  EXPECT_NE(error_of("{{ 'x' * 100000000000 }}"), "");
+  EXPECT_NE(error_of("{% for i in range(100) %}{{ 'x' * 1000 }}{% endfor %}", {}, {.max_output_bytes = 50000}), "");
+  EXPECT_EQ(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").find("[chat template]"), 0u);
+  EXPECT_NE(error_of("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"), "");
+  std::string sum = "{{ 1";
+  for (int i = 0; i < 100000; ++i) sum += "+1";
+  EXPECT_NE(error_of(sum + " }}"), "");
+  EXPECT_NE(error_of("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}"), "");
+  // Circles are let go of, and do not print forever.
+  EXPECT_EQ(render("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}"), "<Namespace {'me': <Namespace {...}>}>");
+}
+
+std::string marked(const Rendered& out) {
+  std::string text;
+  size_t at = 0;
+  for (const TextSpan& span : out.input) {
+    text += out.text.substr(at, static_cast<size_t>(span.begin) - at) + "[" +
+            out.text.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin)) + "]";
+    at = static_cast<size_t>(span.end);
+  }
+  return text + out.text.substr(at);
+}
+
+TEST(Jinja, MarksWhatCameFromTheContext) {
+  const Json context = {{"x", "User"}, {"list", {"a", "b"}}, {"obj", {{"key", "v\"al"}}}, {"n", 5}};
+  const auto mark = [&](std::string_view source) { return marked(JinjaTemplate::parse(source)->render(context)); };
+  EXPECT_EQ(mark("<{{ x }}>"), "<[User]>");
+  EXPECT_EQ(mark("{{ '<' + x + '>' ~ n }}"), "<[User]>5");
+  EXPECT_EQ(mark("{{ x[1:3] }}-{{ x[0] }}-{{ x[::-1] }}"), "[se]-[U]-[resU]");
+  EXPECT_EQ(mark("{{ ('  ' + x + ' ') | trim }}{{ (x ~ 'a').upper() }}"), "[UserUSER]A");
+  EXPECT_EQ(mark("{{ x.replace('se', '--') }}"), "[U]--[r]");
+  EXPECT_EQ(mark("{{ list | join(', ') }}"), "[a], [b]");
+  EXPECT_EQ(mark("{{ obj | tojson }}"), "{\"[key]\": \"[v\\\"al]\"}");
+  EXPECT_EQ(mark("{% macro m(s) %}({{ s }}){% endmacro %}{% set y %}{{ m(x) }}{% endset %}{{ y }}"), "([User])");
+  EXPECT_EQ(mark("{% for w in (x ~ ' b').split() %}{{ w }};{% endfor %}"), "[User];b;");
+  EXPECT_EQ(mark("{{ '%s!' % x }}{{ '{}?'.format(x) }}"), "[User]![User]?");
+  EXPECT_EQ(mark("{{ {'k': x} }}"), "{'k': '[User]'}");
+  const auto own = JinjaTemplate::parse("{{ eos }}{{ x }}")->render(context, {}, -1, {{"eos", "</s>"}});
+  EXPECT_EQ(marked(own), "</s>[User]");
+}
+
+TEST(Jinja, FindsGenerationBlocksAndMessages) {
+  const auto parsed = JinjaTemplate::parse(
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'a' %}{% generation %}{{ m.content }}$\n"
+      "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  EXPECT_TRUE(parsed->has_generation_blocks());
+  const auto out = parsed->render({{"messages", {{{"role", "u"}, {"content", "hi"}}, {{"role", "a"}, {"content", "yo"}}}}});
+  EXPECT_EQ(out.text, "<u>hi<a>yo$\n");
+  ASSERT_EQ(out.generation.size(), 1u);
+  EXPECT_EQ(out.generation[0].begin, 8);
+  EXPECT_EQ(out.generation[0].end, 12);
+  ASSERT_EQ(out.messages.size(), 2u);
+  EXPECT_EQ(out.messages[0].span.end, 5);
+  EXPECT_EQ(out.messages[1].message, 1);
+  EXPECT_EQ(out.messages[1].span.begin, 5);
+  EXPECT_EQ(out.messages[1].span.end, 12);
+}
+
+}  // namespace
+}  // namespace twinkle
