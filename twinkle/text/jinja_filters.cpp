@@ -141,7 +141,8 @@ Value filter_dictsort(Runtime& runtime, const Value& value, const CallArgs& args
   return Value::list(std::move(out));
 }
 
-Value filter_first(Runtime&, const Value& value, const CallArgs&) {
+Value filter_first(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("first", args, {});
   if (value.kind() == Kind::kGenerator) {
     GeneratorObject& object = value.generator();
     object.force();
@@ -152,7 +153,8 @@ Value filter_first(Runtime&, const Value& value, const CallArgs&) {
   return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
 }
 
-Value filter_last(Runtime&, const Value& value, const CallArgs&) {
+Value filter_last(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("last", args, {});
   if (value.kind() == Kind::kGenerator || value.is_undefined()) {
     if (value.is_undefined()) throw Fault("'Undefined' object is not reversible");
     throw Fault("'generator' object is not reversible");
@@ -239,13 +241,15 @@ Value filter_join(Runtime& runtime, const Value& value, const CallArgs& args) {
   return Value::string(join_texts(runtime, separator, parts));
 }
 
-Value filter_length(Runtime&, const Value& value, const CallArgs&) {
+Value filter_length(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("length", args, {});
   const auto size = length_of(value);
   if (!size) throw Fault("object of type '" + type_name(value) + "' has no len()");
   return Value::integer(*size);
 }
 
-Value filter_list(Runtime& runtime, const Value& value, const CallArgs&) {
+Value filter_list(Runtime& runtime, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("list", args, {});
   std::vector<Value> items = iterate(value);
   runtime.charge(static_cast<int64_t>(items.size()) / 8);
   return Value::list(std::move(items));

@@ -127,6 +127,10 @@ class Lexer {
   }
 
   void raw_block(size_t tag, size_t begin) {
+    if (begin == source_.size()) {  // as in Jinja, which looks no further at the end
+      at_ = begin;
+      return;
+    }
     line_starting_ = source_[begin - 1] == '\n';
     for (size_t at = source_.find("{%", begin); at != std::string::npos; at = source_.find("{%", at + 1)) {
       const char sign = sign_at(at + 2);

@@ -362,26 +362,27 @@ Value float_is_integer(Runtime&, const Value& self, const CallArgs&) {
 struct Entry {
   std::string_view name;
   Method method;
+  bool takes_arguments = true;
 };
 
 constexpr Entry kStringMethods[] = {
     {"strip", str_strip}, {"split", str_split}, {"startswith", str_startswith}, {"endswith", str_endswith},
-    {"replace", str_replace}, {"lstrip", str_lstrip}, {"rstrip", str_rstrip}, {"upper", str_upper},
-    {"lower", str_lower}, {"join", str_join}, {"title", str_title}, {"capitalize", str_capitalize},
-    {"swapcase", str_swapcase}, {"casefold", str_casefold}, {"rsplit", str_rsplit}, {"splitlines", str_splitlines},
+    {"replace", str_replace}, {"lstrip", str_lstrip}, {"rstrip", str_rstrip}, {"upper", str_upper, false},
+    {"lower", str_lower, false}, {"join", str_join}, {"title", str_title, false}, {"capitalize", str_capitalize, false},
+    {"swapcase", str_swapcase, false}, {"casefold", str_casefold, false}, {"rsplit", str_rsplit}, {"splitlines", str_splitlines},
     {"find", str_find}, {"rfind", str_rfind}, {"index", str_index}, {"rindex", str_rindex}, {"count", str_count},
     {"removeprefix", str_removeprefix}, {"removesuffix", str_removesuffix}, {"partition", str_partition},
     {"rpartition", str_rpartition}, {"center", str_center}, {"ljust", str_ljust}, {"rjust", str_rjust},
     {"zfill", str_zfill}, {"expandtabs", str_expandtabs}, {"format", str_format}, {"format_map", str_format_map},
-    {"isalnum", is_every<is_alnum>}, {"isalpha", is_every<is_alpha>}, {"isdecimal", is_every<is_decimal>},
-    {"isdigit", is_every<is_digit>}, {"isnumeric", is_every<is_numeric>}, {"isspace", is_every<is_space>},
-    {"islower", is_cased_as<is_lower>}, {"isupper", is_cased_as<is_upper>}, {"isascii", str_isascii},
-    {"isidentifier", str_isidentifier}, {"isprintable", str_isprintable}, {"istitle", str_istitle}};
-constexpr Entry kListMethods[] = {{"index", list_index}, {"count", list_count}, {"copy", list_copy}};
+    {"isalnum", is_every<is_alnum>, false}, {"isalpha", is_every<is_alpha>, false}, {"isdecimal", is_every<is_decimal>, false},
+    {"isdigit", is_every<is_digit>, false}, {"isnumeric", is_every<is_numeric>, false}, {"isspace", is_every<is_space>, false},
+    {"islower", is_cased_as<is_lower>, false}, {"isupper", is_cased_as<is_upper>, false}, {"isascii", str_isascii, false},
+    {"isidentifier", str_isidentifier, false}, {"isprintable", str_isprintable, false}, {"istitle", str_istitle, false}};
+constexpr Entry kListMethods[] = {{"index", list_index}, {"count", list_count}, {"copy", list_copy, false}};
 constexpr Entry kTupleMethods[] = {{"index", list_index}, {"count", list_count}};
 constexpr Entry kDictMethods[] = {
-    {"get", dict_get}, {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"copy", dict_copy}};
-constexpr Entry kFloatMethods[] = {{"is_integer", float_is_integer}};
+    {"get", dict_get}, {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"copy", dict_copy, false}};
+constexpr Entry kFloatMethods[] = {{"is_integer", float_is_integer, false}};
 constexpr std::string_view kListChanges[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 constexpr std::string_view kDictChanges[] = {"clear", "pop", "popitem", "setdefault", "update"};
 
@@ -390,9 +391,12 @@ std::optional<Value> bind(const Entry (&entries)[N], const Value& self, std::str
   for (const Entry& entry : entries) {
     if (entry.name != name) continue;
     return make_function(std::string(name),
-                         [self, method = entry.method](Runtime& runtime, const CallArgs& args) {
+                         [self, &entry](Runtime& runtime, const CallArgs& args) {
+                           if (!entry.takes_arguments && !(args.positional.empty() && args.named.empty())) {
+                             throw Fault(std::string(entry.name) + "() takes no arguments");
+                           }
                            if (self.is_string()) runtime.charge(static_cast<int64_t>(self.bytes().size()) / 64);
-                           return method(runtime, self, args);
+                           return entry.method(runtime, self, args);
                          },
                          self.depth() + 1);
   }

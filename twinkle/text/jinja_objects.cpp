@@ -79,9 +79,9 @@ Value make_range(Runtime& runtime, const CallArgs& args) {
   }
   if (range->step == 0) throw Fault("range() arg 3 must not be zero");
   constexpr Int kMax = 100000;
-  constexpr Int kFar = Int{1} << 100;
-  if (range->start > kFar || range->start < -kFar || range->stop > kFar || range->stop < -kFar) {
-    throw Fault("range() with numbers this large is not supported");
+  constexpr Int kFar = Int{1} << 60;
+  for (const Int number : {range->start, range->stop, range->step}) {
+    if (number > kFar || number < -kFar) throw Fault("range() with numbers this large is not supported");
   }
   const Int distance = range->step > 0 ? range->stop - range->start : range->start - range->stop;
   const Int stride = range->step > 0 ? range->step : -range->step;

@@ -256,8 +256,7 @@ std::pair<int64_t, int64_t> slice_bounds(const Value& start, const Value& stop, 
 
 Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step_value) {
   if (object.is_undefined()) throw Fault(object.undefined_message());
-  const Value object_list = object.kind() == Kind::kRange ? Value::list(iterate(object)) : object;
-  if (!object_list.is_string() && !object_list.is_sequence()) {
+  if (!object.is_string() && !object.is_sequence() && object.kind() != Kind::kRange) {
     return Value::undefined(object_name(object) + " has no element slice");
   }
   for (const Value* bound : {&start, &stop, &step_value}) {
@@ -268,21 +267,23 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
   }
   const Int step = step_value.is_none() ? 1 : step_value.as_int();
   if (step == 0) throw Fault("slice step cannot be zero");
-  const bool string = object_list.is_string();
-  if (string) runtime.charge(static_cast<int64_t>(object_list.bytes().size()) / 64);
-  const std::vector<int64_t> offsets = string ? char_offsets(object_list.bytes()) : std::vector<int64_t>();
-  const int64_t size = string ? static_cast<int64_t>(offsets.size()) - 1 : static_cast<int64_t>(object_list.items().size());
-  if (step == 1) {
+  constexpr Int kFar = Int{1} << 60;
+  if (step > kFar || step < -kFar) throw Fault("a slice step this large is not supported");
+  const bool string = object.is_string();
+  if (string) runtime.charge(static_cast<int64_t>(object.bytes().size()) / 64);
+  const std::vector<int64_t> offsets = string ? char_offsets(object.bytes()) : std::vector<int64_t>();
+  const int64_t size = string ? static_cast<int64_t>(offsets.size()) - 1 : *length_of(object);
+  if (step == 1 && object.kind() != Kind::kRange) {
     const auto [begin, end] = slice_bounds(start, stop, size);
     if (string) {
-      return Value::string(begin >= end ? slice_bytes(object_list.text(), 0, 0)
-                                        : slice_bytes(object_list.text(), offsets[static_cast<size_t>(begin)],
+      return Value::string(begin >= end ? slice_bytes(object.text(), 0, 0)
+                                        : slice_bytes(object.text(), offsets[static_cast<size_t>(begin)],
                                                       offsets[static_cast<size_t>(end)]));
     }
-    if (begin >= end) return Value::list({}, object_list.kind());
+    if (begin >= end) return Value::list({}, object.kind());
     runtime.charge((end - begin) / 8);
-    const auto first = object_list.items().begin();
-    return Value::list(std::vector<Value>(first + begin, first + end), object_list.kind());
+    const auto first = object.items().begin();
+    return Value::list(std::vector<Value>(first + begin, first + end), object.kind());
   }
   const auto clamp = [&](const Value& bound, Int otherwise) -> Int {
     if (bound.is_none()) return otherwise;
@@ -292,20 +293,31 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
   };
   const Int begin = clamp(start, step < 0 ? size - 1 : 0);
   const Int end = clamp(stop, step < 0 ? -1 : size);
+  if (object.kind() == Kind::kRange) {
+    const RangeObject& whole = object.range();
+    auto part = std::make_shared<RangeObject>();
+    part->start = whole.start + whole.step * begin;
+    part->stop = whole.start + whole.step * end;
+    if (whole.step > kFar || whole.step < -kFar) throw Fault("a slice step this large is not supported");
+    part->step = whole.step * step;
+    const Int distance = step > 0 ? end - begin : begin - end, stride = step > 0 ? step : -step;
+    part->size = static_cast<int64_t>(distance <= 0 ? 0 : (distance + stride - 1) / stride);
+    return Value::object(Kind::kRange, std::move(part));
+  }
   TextBuilder text;
   std::vector<Value> items;
   for (Int at = begin; step < 0 ? at > end : at < end; at += step) {
     runtime.charge(1);
     const auto i = static_cast<size_t>(at);
     if (string) {
-      text.append_slice(object_list.text(), offsets[i], offsets[i + 1]);
+      text.append_slice(object.text(), offsets[i], offsets[i + 1]);
     } else {
-      items.push_back(object_list.items()[i]);
+      items.push_back(object.items()[i]);
     }
     if (step > size || step < -size) break;
   }
-  if (!string) return Value::list(std::move(items), object_list.kind());
-  text.set_markup(object_list.text().markup);
+  if (!string) return Value::list(std::move(items), object.kind());
+  text.set_markup(object.text().markup);
   return Value::string(text.finish());
 }
 

@@ -155,6 +155,7 @@ class Parser : public ExpressionParser {
   StmtPtr parse_for(int64_t at) {
     StmtPtr stmt = make_stmt(StmtKind::kFor, at);
     stmt->targets.push_back(check_target(parse_tuple({.targets = true, .end_name = "in"})));
+    forbid_loop_target(*stmt->targets[0]);
     expect_name("in");
     stmt->exprs.push_back(parse_tuple({.conditions = false, .end_name = "recursive"}));
     if (skip_name("if")) stmt->test = parse_expression();
@@ -165,6 +166,13 @@ class Parser : public ExpressionParser {
     --loops_;
     if (end == "else") stmt->orelse = parse_block_body({"endfor"});
     return stmt;
+  }
+
+  static void forbid_loop_target(const Expr& target) {
+    if (target.kind == ExprKind::kName && target.name == "loop") {
+      fault_at(target.offset, "can't assign to special loop variable in for-loop target");
+    }
+    for (const auto& part : target.parts) forbid_loop_target(*part);
   }
 
   void parse_parameters(Parameters* params) {

@@ -15,9 +15,16 @@ Value call_method(Runtime& runtime, const Value& value, std::string_view method,
   return runtime.call(*builtin_attribute(text, method), args);
 }
 
-Value filter_upper(Runtime&, const Value& value, const CallArgs&) { return Value::string(upper_text(*to_text(value))); }
-Value filter_lower(Runtime&, const Value& value, const CallArgs&) { return Value::string(lower_text(*to_text(value))); }
-Value filter_capitalize(Runtime& runtime, const Value& value, const CallArgs&) {
+Value filter_upper(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("upper", args, {});
+  return Value::string(upper_text(*to_text(value)));
+}
+Value filter_lower(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("lower", args, {});
+  return Value::string(lower_text(*to_text(value)));
+}
+Value filter_capitalize(Runtime& runtime, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("capitalize", args, {});
   return call_method(runtime, value, "capitalize", {});
 }
 Value filter_trim(Runtime& runtime, const Value& value, const CallArgs& args) {
@@ -27,15 +34,23 @@ Value filter_center(Runtime& runtime, const Value& value, const CallArgs& args) 
   const BoundArgs bound("center", args, {"width"});
   return call_method(runtime, value, "center", {{Value::integer(bound.integer(0, 80))}, {}});
 }
-Value filter_string(Runtime&, const Value& value, const CallArgs&) { return Value::string(to_text(value)); }
+Value filter_string(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("string", args, {});
+  return Value::string(to_text(value));
+}
 
-Value filter_escape(Runtime&, const Value& value, const CallArgs&) { return Value::string(escape_html(value)); }
-Value filter_forceescape(Runtime&, const Value& value, const CallArgs&) {
+Value filter_escape(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("escape", args, {});
+  return Value::string(escape_html(value));
+}
+Value filter_forceescape(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("forceescape", args, {});
   Text plain = *to_text(value);
   plain.markup = false;
   return Value::string(escape_html(Value::string(std::move(plain))));
 }
-Value filter_safe(Runtime&, const Value& value, const CallArgs&) {
+Value filter_safe(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("safe", args, {});
   Text text = *to_text(value);
   text.markup = true;
   return Value::string(std::move(text));
@@ -50,7 +65,8 @@ Value filter_replace(Runtime& runtime, const Value& value, const CallArgs& args)
 }
 
 // Words begin after white space, '-' and opening brackets.
-Value filter_title(Runtime&, const Value& value, const CallArgs&) {
+Value filter_title(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("title", args, {});
   const TextPtr text = to_text(value);
   TextBuilder out;
   bool begin = true;
@@ -118,7 +134,8 @@ Value filter_truncate(Runtime&, const Value& value, const CallArgs& args) {
   return Value::string(out.finish());
 }
 
-Value filter_wordcount(Runtime&, const Value& value, const CallArgs&) {
+Value filter_wordcount(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("wordcount", args, {});
   const std::string bytes = to_bytes(value);
   Int count = 0;
   bool inside = false;
@@ -180,7 +197,8 @@ void quote_url(std::string* out, const Value& value, bool query) {
   }
 }
 
-Value filter_urlencode(Runtime&, const Value& value, const CallArgs&) {
+Value filter_urlencode(Runtime&, const Value& value, const CallArgs& args) {
+  const BoundArgs bound("urlencode", args, {});
   std::string out;
   if (value.is_string() || !is_iterable(value)) {
     quote_url(&out, value, false);
