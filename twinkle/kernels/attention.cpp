@@ -8,6 +8,7 @@
 #include "twinkle/kernels/dispatch.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace twinkle::ops {
 namespace {
@@ -17,22 +18,26 @@ using cpu::row_kernels;
 using cpu::thread_scratch;
 using cpu::write;
 
-// The longest work first, so that threads end together.
-template <class Task>
-void sort_by_cost(std::vector<Task>& tasks) {
-  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost > b.cost; });
-}
-
 struct ForwardTask {
   const AttentionSequence* sequence;
   int64_t group, begin, end;  // query rows of the sequence
-  int64_t cost;
 };
 
 // Pairs of a query at a position below n and a key it sees.
 int64_t visible_pairs(int64_t n, int64_t window) {
   if (window <= 0 || n <= window) return n * (n + 1) / 2;
   return window * (window + 1) / 2 + (n - window) * window;
+}
+
+// Indices of the sequences, those with the most work first, so that threads end together.
+std::vector<size_t> longest_first(std::span<const AttentionSequence> sequences) {
+  std::vector<size_t> order(sequences.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const AttentionSequence &x = sequences[a], &y = sequences[b];
+    return x.q_len * x.kv_len > y.q_len * y.kv_len;
+  });
+  return order;
 }
 
 enum class Walk { kAll, kKeys, kQueries };
@@ -42,7 +47,6 @@ struct BackwardTask {
   int64_t group;
   Walk walk;
   int64_t begin, end;  // key blocks, or one query tile
-  int64_t cost;
 };
 
 }  // namespace
@@ -58,15 +62,16 @@ void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tenso
   const int64_t tile_rows = D <= 64 ? cpu::kAttentionTileRows : cpu::kAttentionTileRows / 2;
   const int64_t step = std::max<int64_t>(1, tile_rows / R);
 
+  // Tiles of one (sequence, group) follow each other, since they share its keys and values in the caches.
   std::vector<ForwardTask> tasks;
-  for (const AttentionSequence& s : sequences) {
-    for (int64_t begin = 0; begin < s.q_len; begin += step) {
-      const int64_t end = std::min(s.q_len, begin + step), first = s.kv_len - s.q_len;
-      const int64_t cost = visible_pairs(first + end, window) - visible_pairs(first + begin, window);
-      for (int64_t g = 0; g < G; ++g) tasks.push_back({&s, g, begin, end, cost});
+  for (const size_t index : longest_first(sequences)) {
+    const AttentionSequence& s = sequences[index];
+    const int64_t tiles = (s.q_len + step - 1) / step;
+    for (int64_t g = 0; g < G; ++g) {
+      for (int64_t i = tiles - 1; i >= 0; --i)
+        tasks.push_back({&s, g, i * step, std::min(s.q_len, (i + 1) * step)});
     }
   }
-  sort_by_cost(tasks);
   parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t task_begin, int64_t task_end) {
     for (int64_t i = task_begin; i < task_end; ++i) {
       const ForwardTask& task = tasks[static_cast<size_t>(i)];
@@ -121,23 +126,21 @@ void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const
   }
   const int threads = num_threads();
   std::vector<BackwardTask> tasks;
-  for (const AttentionSequence& s : sequences) {
+  for (const size_t index : longest_first(sequences)) {
+    const AttentionSequence& s = sequences[index];
     if (s.q_len == 0) continue;
-    const int64_t cost = visible_pairs(s.q_len, window),
-                  blocks = (s.q_len + kAttentionBlock - 1) / kAttentionBlock;
-    const int64_t step = cpu::attention_grad_positions(R);
+    const int64_t blocks = (s.q_len + kAttentionBlock - 1) / kAttentionBlock;
+    const int64_t step = cpu::attention_grad_positions(R), tiles = (s.q_len + step - 1) / step;
+    const bool together = threads == 1 || 2 * threads * visible_pairs(s.q_len, window) <= total;
     for (int64_t g = 0; g < G; ++g) {
-      if (threads == 1 || 2 * threads * cost <= total) {
-        tasks.push_back({&s, g, Walk::kAll, 0, blocks, 5 * cost});
+      if (together) {
+        tasks.push_back({&s, g, Walk::kAll, 0, blocks});
         continue;
       }
-      for (int64_t j = 0; j < blocks; ++j) tasks.push_back({&s, g, Walk::kKeys, j, j + 1, 4 * cost / blocks});
-      for (int64_t i = 0; i * step < s.q_len; ++i) {
-        tasks.push_back({&s, g, Walk::kQueries, i, i + 1, 3 * cost * step / s.q_len});
-      }
+      for (int64_t j = 0; j < blocks; ++j) tasks.push_back({&s, g, Walk::kKeys, j, j + 1});
+      for (int64_t i = tiles - 1; i >= 0; --i) tasks.push_back({&s, g, Walk::kQueries, i, i + 1});
     }
   }
-  sort_by_cost(tasks);
   parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t task_begin, int64_t task_end) {
     float* scratch = thread_scratch(row_kernels().attention_grad_scratch(R, D));
     for (int64_t i = task_begin; i < task_end; ++i) {

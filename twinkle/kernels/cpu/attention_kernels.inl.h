@@ -156,32 +156,56 @@ int64_t attention_scratch(int64_t rows, int64_t head_dim) {
   return 2 * chunks * rows * kBlock + 2 * rows + 2 * chunks * kBlock * kBlock + kTileRows * kBlock;
 }
 
-// One block's step of the online softmax of a row: scores become exp(score - max) on what it sees; returns
-// what the row's older sums are scaled by.
-inline float softmax_step(Seen seen, float* scores, float& row_max, float& row_sum) {
-  const F16 hidden = set1(-__builtin_inff());
-  F16 s[4];
+// One block's step of the online softmax for rows that each see a key of it: scores become exp(score - max)
+// on what a row sees (past `units` vectors they are not touched), and alpha is what its older sums are scaled
+// by.
+inline void softmax_step(int rows, int units, const Seen* seen, float* scores, float* row_max, float* row_sum,
+                         float* alpha) {
+  F16 wide[8];
+  for (int m = 0; m < 8; ++m) wide[m] = zero();
+  for (int m = 0; m < rows; ++m) {
+    float* row = scores + m * kBlock;
+    F16 s[4];
+    if (units == 4 && seen[m].lo == 0 && seen[m].hi == kBlock) {
 #pragma GCC unroll 4
-  for (int u = 0; u < 4; ++u) {
-    if (seen.lo >= (u + 1) * kLanes || seen.hi <= u * kLanes) {
-      s[u] = hidden;
+      for (int u = 0; u < 4; ++u) s[u] = load(row + u * kLanes);
     } else {
-      s[u] = load(scores + u * kLanes);
-      if (!whole(seen, u)) s[u] = select(lanes_of(seen, u), s[u], hidden);
-    }
-  }
-  const float block_max = max_lane(max(max(s[0], s[1]), max(s[2], s[3])));
-  const float new_max = row_max > block_max ? row_max : block_max;
-  const F16 shift = set1(new_max);
 #pragma GCC unroll 4
-  for (int u = 0; u < 4; ++u) {
-    s[u] = exp(s[u] - shift);
-    store(scores + u * kLanes, s[u]);
+      for (int u = 0; u < 4; ++u) {
+        s[u] = set1(-__builtin_inff());
+        if (u >= units) continue;
+        s[u] = select(lanes_of(seen[m], u), load(row + u * kLanes), s[u]);
+        store(row + u * kLanes, s[u]);
+      }
+    }
+    wide[m] = max(max(s[0], s[1]), max(s[2], s[3]));
   }
-  const float alpha = _mm_cvtss_f32(_mm256_castps256_ps128(low_half(exp(set1(row_max) - shift))));
-  row_sum = __builtin_fmaf(row_sum, alpha, sum((s[0] + s[1]) + (s[2] + s[3])));
-  row_max = new_max;
-  return alpha;
+  float fresh[8], factor[16] = {}, sum_of[8];
+  _mm256_storeu_ps(fresh, max_lanes(wide));
+  for (int m = 0; m < rows; ++m) {
+    fresh[m] = row_max[m] > fresh[m] ? row_max[m] : fresh[m];
+    factor[m] = row_max[m] - fresh[m];
+    row_max[m] = fresh[m];
+  }
+  store(factor, exp_below(load(factor)));
+  for (int m = 0; m < rows; ++m) {
+    float* row = scores + m * kBlock;
+    const F16 shift = set1(fresh[m]);
+    F16 e[4];
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) {
+      e[u] = zero();
+      if (u >= units) continue;
+      e[u] = exp_below(load(row + u * kLanes) - shift);
+      store(row + u * kLanes, e[u]);
+    }
+    wide[m] = (e[0] + e[1]) + (e[2] + e[3]);
+  }
+  _mm256_storeu_ps(sum_of, sums(wide));
+  for (int m = 0; m < rows; ++m) {
+    alpha[m] = factor[m];
+    row_sum[m] = __builtin_fmaf(row_sum[m], factor[m], sum_of[m]);
+  }
 }
 
 void attention(const AttentionTile& t, float* scratch) {
@@ -221,11 +245,16 @@ void attention(const AttentionTile& t, float* scratch) {
       const int units = static_cast<int>((hi_max + kLanes - 1) / kLanes);
       product(rows, units, q + r0 * kBlock, M * kBlock, k_block, D, scores, nullptr);
       float alpha[kTileRows];
-      for (int m = 0; m < rows; ++m) {
-        alpha[m] = 1.0f;
-        if (seen[m].lo < seen[m].hi) {
-          alpha[m] = softmax_step(seen[m], scores + m * kBlock, row_max[r0 + m], row_sum[r0 + m]);
+      for (int m = 0; m < rows;) {
+        int n = 0;  // a row that sees no key of this block keeps its state
+        while (m + n < rows && seen[m + n].lo < seen[m + n].hi) ++n;
+        if (n > 0) {
+          softmax_step(n, units, seen + m, scores + m * kBlock, row_max + r0 + m, row_sum + r0 + m,
+                       alpha + m);
+        } else {
+          alpha[m] = 1.0f, n = 1;
         }
+        m += n;
       }
       // Keys that all rows of the tile see go through the tile; a row's keys before and after go alone, so
       // that a key it must not see never meets its sums, whatever that key holds.
@@ -366,7 +395,7 @@ inline int64_t probabilities(const AttentionGrad& t, const QueryTile& tile, int6
         const int64_t at = m * kBlock + u * kLanes;
         F16 prob = zero(), grad = zero();
         if (u < units) {
-          prob = exp(load(p + at) - lse);
+          prob = exp_below(load(p + at) - lse);
           grad = prob * (load(ds + at) - delta);
           if (!whole(seen, u)) {
             const Mask16 lanes = lanes_of(seen, u);

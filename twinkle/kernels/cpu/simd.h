@@ -283,17 +283,45 @@ inline float sum(F16 x) {
   return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
-inline float max_lane(F16 x) {
-  const __m256 s8 = _mm256_max_ps(low_half(x), high_half(x));
-  const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
-  const __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
-  return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+/// Sums of eight vectors, each by the tree of sum().
+inline __m256 sums(const F16 x[8]) {
+  __m256 s8[8], s4[4], s2[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) s8[i] = _mm256_add_ps(low_half(x[i]), high_half(x[i]));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    s4[i] = _mm256_add_ps(_mm256_permute2f128_ps(s8[i], s8[i + 4], 0x20),
+                          _mm256_permute2f128_ps(s8[i], s8[i + 4], 0x31));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    s2[i] = _mm256_add_ps(_mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
+                          _mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xEE));
+  }
+  return _mm256_add_ps(_mm256_shuffle_ps(s2[0], s2[1], 0x88), _mm256_shuffle_ps(s2[0], s2[1], 0xDD));
 }
 
-/// e^x within 1 ulp: 2^n times a minimax polynomial on [-ln2/2, ln2/2]. 0 below -104, infinity above 89; NaN
-/// stays.
-inline F16 exp(F16 x) {
-  x = min(set1(90.0f), max(set1(-105.0f), x));
+/// The largest lanes of eight vectors.
+inline __m256 max_lanes(const F16 x[8]) {
+  __m256 s8[8], s4[4], s2[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) s8[i] = _mm256_max_ps(low_half(x[i]), high_half(x[i]));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    s4[i] = _mm256_max_ps(_mm256_permute2f128_ps(s8[i], s8[i + 4], 0x20),
+                          _mm256_permute2f128_ps(s8[i], s8[i + 4], 0x31));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    s2[i] = _mm256_max_ps(_mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
+                          _mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xEE));
+  }
+  return _mm256_max_ps(_mm256_shuffle_ps(s2[0], s2[1], 0x88), _mm256_shuffle_ps(s2[0], s2[1], 0xDD));
+}
+
+/// exp for x of at most 90.
+inline F16 exp_below(F16 x) {
+  x = max(set1(-105.0f), x);
   const F16 n = round(x * set1(0x1.715476p+0f));
   F16 r = fnma(n, set1(0x1.62e4p-1f), x);
   r = fnma(n, set1(0x1.7f7d1cp-20f), r);
@@ -306,6 +334,10 @@ inline F16 exp(F16 x) {
   p = fma(p, r, set1(1.0f));
   return scale_by_power(p, n);
 }
+
+/// e^x within 1 ulp: 2^n times a minimax polynomial on [-ln2/2, ln2/2]. 0 below -104, infinity above 89; NaN
+/// stays.
+inline F16 exp(F16 x) { return exp_below(min(set1(90.0f), x)); }
 
 }  // namespace simd
 }  // namespace
