@@ -208,6 +208,20 @@ inline void softmax_step(int rows, int units, const Seen* seen, float* scores, f
   }
 }
 
+// Asks for the keys and values of block j ahead of time; rows of one head are apart, which hides them from the
+// processor's own prefetch.
+inline void prefetch_block(const AttentionTile& t, int64_t j, int64_t last) {
+  const int64_t base = j * kBlock, keys = min_of(kBlock, last + 1 - base);
+  const int64_t row = t.blocks ? t.blocks[j] * kBlock : t.kv_begin + base;
+  for (int64_t r = 0; r < keys; ++r) {
+    const int64_t at = (row + r) * t.kv_stride;
+    for (int64_t d = 0; d < t.head_dim; d += kLanes) {
+      _mm_prefetch(reinterpret_cast<const char*>(t.k + at + d), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(t.v + at + d), _MM_HINT_T1);
+    }
+  }
+}
+
 void attention(const AttentionTile& t, float* scratch) {
   const int64_t D = t.head_dim, R = t.heads, M = t.positions * R, chunks = num_chunks(D);
   float* q = scratch;                                   // [chunks][M][64], scaled
@@ -230,6 +244,7 @@ void attention(const AttentionTile& t, float* scratch) {
   for (int64_t j = begin; j <= last / kBlock; ++j) {
     const int64_t base = j * kBlock, keys = min_of(kBlock, last + 1 - base);
     const int64_t row = t.blocks ? t.blocks[j] * kBlock : t.kv_begin + base;
+    if (j < last / kBlock) prefetch_block(t, j + 1, last);
     pack_transposed(t.k + row * t.kv_stride, t.kv_stride, keys, D, k_block);
     pack_rows(t.v + row * t.kv_stride, t.kv_stride, keys, D, v_block);
     for (int64_t r0 = 0; r0 < M; r0 += kTileRows) {
