@@ -279,7 +279,7 @@ at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lo
   state.last_TK = x_TK;
   state.rstd_T = m.arena->take({T});
   state.hidden_TK = m.arena->take({T, K});
-  ops::rms_norm(x_TK, m.final_norm->vector, m.config.rms_norm_eps, state.hidden_TK, state.rstd_T);
+  ops::rms_norm(x_TK, pass.norm(*m.final_norm).vector, m.config.rms_norm_eps, state.hidden_TK, state.rstd_T);
   return state.hidden_TK;
 }
 
@@ -378,11 +378,12 @@ void CausalLM::backward_hidden(const at::Tensor& dhidden_TK) {
 void CausalLM::Impl::backward_body(const at::Tensor& dhidden_TK) {
   State& s = *state;
   nn::Pass& pass = s.pass;
-  if (final_norm->trainable) {
-    ops::rms_norm_weight_grad(dhidden_TK, s.last_TK, s.rstd_T, pass.order, final_norm->vector_grad);
+  Parameter& last_norm = pass.norm(*final_norm);
+  if (last_norm.trainable) {
+    ops::rms_norm_weight_grad(dhidden_TK, s.last_TK, s.rstd_T, pass.order, last_norm.vector_grad);
   }
   at::Tensor dx_TK = arena->take(dhidden_TK.sizes());
-  ops::rms_norm_backward(dhidden_TK, s.last_TK, final_norm->vector, s.rstd_T, dx_TK, false);
+  ops::rms_norm_backward(dhidden_TK, s.last_TK, last_norm.vector, s.rstd_T, dx_TK, false);
   const bool embedding_trained =
       embedding->trainable || (pass.lora != nullptr && (!pass.lora->embedding.empty() ||
                                                         (pass.lora->replaced_embedding != nullptr &&
@@ -463,7 +464,7 @@ at::Tensor CausalLM::forward_cached(Cache& cache, const std::vector<CachedRows>&
     m.layers[l].forward(pass, x_TK, x_TK, nullptr, &layer_cache);
   }
   at::Tensor rstd_T = m.arena->take({T}), hidden_TK = m.arena->take(x_TK.sizes());
-  ops::rms_norm(x_TK, m.final_norm->vector, m.config.rms_norm_eps, hidden_TK, rstd_T);
+  ops::rms_norm(x_TK, pass.norm(*m.final_norm).vector, m.config.rms_norm_eps, hidden_TK, rstd_T);
   return hidden_TK;
 }
 

@@ -77,14 +77,14 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
   {
     Scratch scratch(arena);
     at::Tensor normed_TK = arena.take(x_TK.sizes());
-    ops::rms_norm(x_TK, parts_.input_norm->vector, config_.rms_norm_eps, normed_TK, s.rstd1_T);
+    ops::rms_norm(x_TK, pass.norm(*parts_.input_norm).vector, config_.rms_norm_eps, normed_TK, s.rstd1_T);
     parts_.q.forward(pass, normed_TK, s.low_q, q_rows);
     parts_.k.forward(pass, normed_TK, s.low_k, k_rows);
     parts_.v.forward(pass, normed_TK, s.low_v, v_rows);
   }
   if (parts_.q_norm != nullptr) {
-    norm_heads(pass, *parts_.q_norm, s.q_THD, saved ? &s.q_raw_THD : nullptr, saved ? &s.rstd_q : nullptr);
-    norm_heads(pass, *parts_.k_norm, s.k_TGD, saved ? &s.k_raw_TGD : nullptr, saved ? &s.rstd_k : nullptr);
+    norm_heads(pass, pass.norm(*parts_.q_norm), s.q_THD, saved ? &s.q_raw_THD : nullptr, saved ? &s.rstd_q : nullptr);
+    norm_heads(pass, pass.norm(*parts_.k_norm), s.k_TGD, saved ? &s.k_raw_TGD : nullptr, saved ? &s.rstd_k : nullptr);
   }
   ops::rope(s.q_THD, pass.rope_rows_T, pass.cos, pass.sin, false);
   ops::rope(s.k_TGD, pass.rope_rows_T, pass.cos, pass.sin, false);
@@ -104,7 +104,7 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
   {
     Scratch scratch(arena);
     at::Tensor normed_TK = arena.take(x_TK.sizes());
-    ops::rms_norm(s.mid_TK, parts_.post_norm->vector, config_.rms_norm_eps, normed_TK, s.rstd2_T);
+    ops::rms_norm(s.mid_TK, pass.norm(*parts_.post_norm).vector, config_.rms_norm_eps, normed_TK, s.rstd2_T);
     parts_.gate.forward(pass, normed_TK, s.low_gate, s.gate_TF);
     parts_.up.forward(pass, normed_TK, s.low_up, s.up_TF);
   }
@@ -136,11 +136,11 @@ void DecoderLayer::backward(Pass& pass, Saved& s, at::Tensor& dx_TK, bool want_i
     ops::swiglu_backward(dh_TF, s.gate_TF, s.up_TF);  // gate and up now hold their gradients
     at::Tensor normed_TK = arena.take(dx_TK.sizes()), dnormed_TK = arena.take(dx_TK.sizes());
     at::Tensor rstd = s.rstd2_T;
-    ops::rms_norm(s.mid_TK, parts_.post_norm->vector, config_.rms_norm_eps, normed_TK, rstd);
+    ops::rms_norm(s.mid_TK, pass.norm(*parts_.post_norm).vector, config_.rms_norm_eps, normed_TK, rstd);
     parts_.gate.backward(pass, s.gate_TF, normed_TK, s.low_gate, &dnormed_TK, false);
     parts_.up.backward(pass, s.up_TF, normed_TK, s.low_up, &dnormed_TK, true);
-    norm_weight_grad(pass, *parts_.post_norm, dnormed_TK, s.mid_TK, s.rstd2_T);
-    ops::rms_norm_backward(dnormed_TK, s.mid_TK, parts_.post_norm->vector, s.rstd2_T, dx_TK, true);
+    norm_weight_grad(pass, pass.norm(*parts_.post_norm), dnormed_TK, s.mid_TK, s.rstd2_T);
+    ops::rms_norm_backward(dnormed_TK, s.mid_TK, pass.norm(*parts_.post_norm).vector, s.rstd2_T, dx_TK, true);
   }
   Scratch scratch(arena);
   at::Tensor do_THD = arena.take(s.o_THD.sizes());
@@ -153,20 +153,20 @@ void DecoderLayer::backward(Pass& pass, Saved& s, at::Tensor& dx_TK, bool want_i
   ops::rope(dq_THD, pass.rope_rows_T, pass.cos, pass.sin, true);
   ops::rope(dk_TGD, pass.rope_rows_T, pass.cos, pass.sin, true);
   if (parts_.q_norm != nullptr) {
-    norm_heads_backward(pass, *parts_.q_norm, s.q_raw_THD, s.rstd_q, dq_THD);
-    norm_heads_backward(pass, *parts_.k_norm, s.k_raw_TGD, s.rstd_k, dk_TGD);
+    norm_heads_backward(pass, pass.norm(*parts_.q_norm), s.q_raw_THD, s.rstd_q, dq_THD);
+    norm_heads_backward(pass, pass.norm(*parts_.k_norm), s.k_raw_TGD, s.rstd_k, dk_TGD);
   }
   at::Tensor normed_TK = arena.take(dx_TK.sizes()), dnormed_TK = arena.take(dx_TK.sizes());
   at::Tensor rstd = s.rstd1_T;
-  ops::rms_norm(s.x_TK, parts_.input_norm->vector, config_.rms_norm_eps, normed_TK, rstd);
-  const bool through_norm = want_input || parts_.input_norm->trainable;
+  ops::rms_norm(s.x_TK, pass.norm(*parts_.input_norm).vector, config_.rms_norm_eps, normed_TK, rstd);
+  const bool through_norm = want_input || pass.norm(*parts_.input_norm).trainable;
   at::Tensor* below = through_norm ? &dnormed_TK : nullptr;
   parts_.q.backward(pass, rows_of(dq_THD), normed_TK, s.low_q, below, false);
   parts_.k.backward(pass, rows_of(dk_TGD), normed_TK, s.low_k, below, true);
   parts_.v.backward(pass, rows_of(dv_TGD), normed_TK, s.low_v, below, true);
   if (!through_norm) return;
-  norm_weight_grad(pass, *parts_.input_norm, dnormed_TK, s.x_TK, s.rstd1_T);
-  if (want_input) ops::rms_norm_backward(dnormed_TK, s.x_TK, parts_.input_norm->vector, s.rstd1_T, dx_TK, true);
+  norm_weight_grad(pass, pass.norm(*parts_.input_norm), dnormed_TK, s.x_TK, s.rstd1_T);
+  if (want_input) ops::rms_norm_backward(dnormed_TK, s.x_TK, pass.norm(*parts_.input_norm).vector, s.rstd1_T, dx_TK, true);
 }
 
 }  // namespace twinkle::nn

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "twinkle/kernels/ops.h"
@@ -21,6 +22,7 @@ struct LoraBinding {
   /// for a pass whose sequences all use one adapter. Their gradients are taken when they are trainable.
   Parameter* replaced_embedding = nullptr;
   Parameter* replaced_head = nullptr;
+  std::map<const Parameter*, Parameter*> replaced_norms;  // the model's norm weight -> the copy used instead
   std::vector<double> dropout;                          // [adapter] probability, 0 outside training
   std::vector<uint64_t> dropout_seed;                   // [adapter]
 };

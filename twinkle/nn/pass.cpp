@@ -25,6 +25,12 @@ std::optional<Pass::ModuleLora> Pass::module_lora(int64_t module) const {
   return out;
 }
 
+Parameter& Pass::norm(Parameter& own) const {
+  if (lora == nullptr || lora->replaced_norms.empty()) return own;
+  const auto it = lora->replaced_norms.find(&own);
+  return it == lora->replaced_norms.end() ? own : *it->second;
+}
+
 void Pass::apply_dropout(int64_t module, const ModuleLora& module_lora, const at::Tensor& x_TK, at::Tensor& y_TK) const {
   for (const auto& span : module_lora.batch.spans) {
     const auto slot = static_cast<size_t>(span.slot);

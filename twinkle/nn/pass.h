@@ -32,6 +32,8 @@ struct Pass {
     std::vector<ops::LoraSpan> own_spans;           // storage when spans had to be filtered
   };
   std::optional<ModuleLora> module_lora(int64_t module) const;
+  /// The norm weight to use: the model's own, or the copy that the binding puts in its place.
+  Parameter& norm(Parameter& own) const;
   /// y = x with each adapter's dropout applied to its rows (rows without adapter are left undefined).
   void apply_dropout(int64_t module, const ModuleLora& lora, const at::Tensor& x_TK, at::Tensor& y_TK) const;
 };

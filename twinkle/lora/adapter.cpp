@@ -1,0 +1,361 @@
+// Making, reading, writing and binding adapters. An adapter belongs to one thread at a time.
+#include "twinkle/lora/adapter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/core/gguf.h"
+#include "twinkle/core/rng.h"
+#include "twinkle/core/safetensors.h"
+#include "twinkle/lora/targets.h"
+
+namespace twinkle {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kEmbedding = "model.embed_tokens";
+const std::string kHead = "lm_head";
+const std::string kPrefix = "base_model.model.";
+
+// The weight behind a module's name; a tied head has the embedding's.
+const Parameter& weight_of(const CausalLM& model, const std::string& module) {
+  const std::string name =
+      module == kHead && model.config().tie_word_embeddings ? kEmbedding + ".weight" : module + ".weight";
+  for (const auto& parameter : model.parameters()) {
+    if (parameter.name == name) return parameter;
+  }
+  TW_CHECK(false, "no weight for module " + module);
+}
+
+std::vector<std::string> adaptable_names(const CausalLM& model) {
+  std::vector<std::string> out = {kEmbedding};
+  for (const auto& linear : model.linears()) out.push_back(linear.name);
+  return out;
+}
+
+int64_t linear_index(const CausalLM& model, const std::string& name) {
+  for (size_t i = 0; i < model.linears().size(); ++i) {
+    if (model.linears()[i].name == name) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+std::vector<std::string> names_to_save(const CausalLM& model, const LoraConfig& config) {
+  std::vector<std::string> all;
+  constexpr std::string_view kWeight = ".weight";
+  for (const auto& parameter : model.parameters()) {
+    if (parameter.name.ends_with(kWeight))
+      all.push_back(parameter.name.substr(0, parameter.name.size() - kWeight.size()));
+  }
+  if (model.config().tie_word_embeddings) all.push_back(kHead);
+  const auto chosen = match_modules_to_save(config, all);
+  for (const auto& name : chosen) {
+    if (name != kEmbedding && name != kHead && weight_of(model, name).is_matrix()) {
+      throw invalid_argument("[lora] 'modules_to_save': '" + name +
+                             "' can not be trained whole here; embed_tokens, lm_head and norms can");
+    }
+  }
+  return chosen;
+}
+
+// A whole copy in fp32.
+Parameter copy_of(const Parameter& source, const std::string& module) {
+  Parameter out;
+  out.name = module + ".weight";
+  if (!source.is_matrix()) {
+    out.vector = source.vector.to(at::kFloat).clone();
+  } else if (source.matrix.device().is_cpu()) {
+    out.matrix = ops::PackedMatrix::build(
+        source.matrix.rows(), source.matrix.cols(), at::kFloat, source.matrix.device(),
+        [&](int64_t begin, int64_t end, float* rows) { source.matrix.read_rows(begin, end, rows); });
+  } else {
+    out.matrix = ops::PackedMatrix::pack(source.matrix.unpack(), at::kFloat);
+  }
+  return out;
+}
+
+at::Tensor plain_of(const Parameter& parameter) {
+  return (parameter.is_matrix() ? parameter.matrix.unpack() : parameter.vector).cpu().contiguous();
+}
+
+std::string a_name(const LoraModule& m) {
+  return kPrefix + m.name + (m.linear < 0 ? ".lora_embedding_A" : ".lora_A.weight");
+}
+std::string b_name(const LoraModule& m) {
+  return kPrefix + m.name + (m.linear < 0 ? ".lora_embedding_B" : ".lora_B.weight");
+}
+
+// Modules with zeroed pairs of the right shapes.
+std::vector<LoraModule> make_modules(const CausalLM& model, const LoraConfig& config, bool every_entry) {
+  std::vector<LoraModule> out;
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(model.device());
+  for (const auto& target : match_targets(config, adaptable_names(model), every_entry)) {
+    LoraModule module;
+    module.name = target.name;
+    module.linear = linear_index(model, target.name);
+    const auto shape = weight_of(model, target.name).shape();  // [out, in]; for the embedding [vocab, hidden]
+    const int64_t in = module.linear < 0 ? shape[0] : shape[1],
+                  out_features = module.linear < 0 ? shape[1] : shape[0];
+    module.slot.a_rK = at::zeros({target.rank, in}, options);
+    module.slot.b_Nr = at::zeros({out_features, target.rank}, options);
+    module.slot.scale = static_cast<float>(config.scale_of(target.rank, target.alpha));
+    out.push_back(std::move(module));
+  }
+  return out;
+}
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
+
+std::string first_few(const std::vector<std::string>& items) {
+  constexpr size_t kShown = 5;
+  std::string out;
+  for (size_t i = 0; i < std::min(items.size(), kShown); ++i) out += (i ? ", " : "") + items[i];
+  if (items.size() > kShown) out += " and " + std::to_string(items.size() - kShown) + " more";
+  return out;
+}
+
+at::Tensor read_tensor(const SafeTensor& tensor, const std::string& path) {
+  GgmlType type;
+  if (tensor.dtype == "F32") {
+    type = GgmlType::kF32;
+  } else if (tensor.dtype == "F16") {
+    type = GgmlType::kF16;
+  } else if (tensor.dtype == "BF16") {
+    type = GgmlType::kBF16;
+  } else {
+    throw invalid_argument("[lora] '" + path + "': tensor '" + tensor.name + "' is " + tensor.dtype +
+                           ", expected F32, F16 or BF16");
+  }
+  at::Tensor out = at::empty(tensor.shape, at::kFloat);
+  dequantize(type, tensor.data.data(), tensor.num_elements(), out.mutable_data_ptr<float>());
+  return out;
+}
+
+// PEFT stores the frozen weight beside an adapter on the embedding or head. It must be this model's: up to
+// the rounding of a half type.
+void check_base_layer(const CausalLM& model, const SafeTensor& tensor, const std::string& module,
+                      const std::string& path) {
+  const at::Tensor own = plain_of(weight_of(model, module));
+  const auto fail = [&](const std::string& why) {
+    return invalid_argument("[lora] '" + path + "': '" + tensor.name + "' " + why);
+  };
+  if (at::IntArrayRef(tensor.shape) != own.sizes()) {
+    throw fail("is " + shape_text(tensor.shape) + ", this model's is " + shape_text(own.sizes()));
+  }
+  const at::Tensor theirs = read_tensor(tensor, path);
+  const double largest = own.abs().max().item<double>();
+  if (!((theirs - own).abs().max().item<double>() <= largest / 128)) {
+    throw fail("differs from this model's weight: the adapter was trained on another base");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Adapter> Adapter::create(const CausalLM& model, const LoraConfig& config) {
+  auto out = std::make_unique<Adapter>();
+  out->config_ = expand_all_linear(config, adaptable_names(model));
+  for (const auto& name : names_to_save(model, out->config_)) {
+    out->saved_modules_.emplace(name, copy_of(weight_of(model, name), name));
+  }
+  out->modules_ = make_modules(model, out->config_, true);
+  const uint64_t key_a = mix_key(config.seed, hash_name("lora_A")),
+                 key_b = mix_key(config.seed, hash_name("lora_B"));
+  for (auto& module : out->modules_) {
+    // kaiming_uniform(a = sqrt 5) is U(-1/sqrt(in), 1/sqrt(in)); an embedding starts from A = 0 and B ~ N(0,
+    // 1).
+    at::Tensor& drawn = module.linear < 0 ? module.slot.b_Nr : module.slot.a_rK;
+    at::Tensor host = at::empty(drawn.sizes(), at::kFloat);
+    if (module.linear < 0) {
+      fill_normal(host.mutable_data_ptr<float>(), host.numel(), mix_key(key_b, hash_name(module.name)), 1.0f);
+    } else {
+      const float bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(host.size(1))));
+      fill_uniform(host.mutable_data_ptr<float>(), host.numel(), mix_key(key_a, hash_name(module.name)),
+                   -bound, bound);
+    }
+    drawn.copy_(host);
+  }
+  return out;
+}
+
+std::unique_ptr<Adapter> Adapter::load(const CausalLM& model, const std::string& directory) {
+  const auto in_folder = [&](const char* name) { return (fs::path(directory) / name).string(); };
+  const std::string config_path = in_folder("adapter_config.json"),
+                    path = in_folder("adapter_model.safetensors");
+  if (!file_exists(config_path)) throw not_found("[lora] '" + directory + "' has no adapter_config.json");
+  if (!file_exists(path)) {
+    if (file_exists(in_folder("adapter_model.bin"))) {
+      throw invalid_argument("[lora] '" + directory +
+                             "' holds a pickled adapter_model.bin only, which can run code when " +
+                             "read and is refused; save it as safetensors");
+    }
+    throw not_found("[lora] '" + directory + "' has no adapter_model.safetensors");
+  }
+  auto out = std::make_unique<Adapter>();
+  out->config_ = expand_all_linear(lora_config_from_json(read_json_file(config_path), config_path),
+                                   adaptable_names(model));
+  out->modules_ = make_modules(model, out->config_, false);
+  for (const auto& name : names_to_save(model, out->config_)) {
+    out->saved_modules_.emplace(name, copy_of(weight_of(model, name), name));
+  }
+
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<std::string> missing, misshapen, unexpected;
+  std::set<std::string> known;
+  size_t matched = 0;
+  const auto take = [&](const std::string& name, at::IntArrayRef shape) -> const SafeTensor* {
+    known.insert(name);
+    const SafeTensor* tensor = file.find(name);
+    if (tensor == nullptr) {
+      missing.push_back("'" + name + "'");
+    } else if (at::IntArrayRef(tensor->shape) != shape) {
+      misshapen.push_back("'" + name + "' is " + shape_text(tensor->shape) + ", expected " +
+                          shape_text(shape));
+      tensor = nullptr;
+    } else {
+      ++matched;
+    }
+    return tensor;
+  };
+  for (auto& module : out->modules_) {
+    if (const auto* a = take(a_name(module), module.slot.a_rK.sizes()))
+      module.slot.a_rK.copy_(read_tensor(*a, path));
+    if (const auto* b = take(b_name(module), module.slot.b_Nr.sizes()))
+      module.slot.b_Nr.copy_(read_tensor(*b, path));
+  }
+  for (auto& [name, parameter] : out->saved_modules_) {
+    const SafeTensor* tensor = take(kPrefix + name + ".weight", parameter.shape());
+    if (tensor == nullptr) continue;
+    const at::Tensor value = read_tensor(*tensor, path);
+    if (parameter.is_matrix()) {
+      parameter.matrix = ops::PackedMatrix::pack(value.to(model.device()), at::kFloat);
+    } else {
+      parameter.vector = value.to(model.device());
+    }
+  }
+  for (const auto& tensor : file.tensors()) {
+    if (known.contains(tensor.name)) continue;
+    const bool base = tensor.name == kPrefix + kEmbedding + ".base_layer.weight" ||
+                      tensor.name == kPrefix + kHead + ".base_layer.weight";
+    if (base) {
+      check_base_layer(model, tensor, tensor.name.find(kEmbedding) != std::string::npos ? kEmbedding : kHead,
+                       path);
+    } else {
+      unexpected.push_back("'" + tensor.name + "'");
+    }
+  }
+  if (!missing.empty() || !misshapen.empty() || !unexpected.empty()) {
+    std::string message = "[lora] '" + path + "' does not fit this model and its adapter_config.json: " +
+                          std::to_string(matched) + " of " + std::to_string(known.size()) + " tensors match";
+    const auto add = [&](const char* what, const std::vector<std::string>& items) {
+      if (!items.empty())
+        message += "; " + std::to_string(items.size()) + " " + what + ": " + first_few(items);
+    };
+    add("missing", missing);
+    add("of the wrong shape", misshapen);
+    add("unexpected", unexpected);
+    throw invalid_argument(message);
+  }
+  return out;
+}
+
+void Adapter::save(const std::string& directory) const {
+  std::vector<TensorToWrite> tensors;
+  const auto add = [&](const std::string& name, const at::Tensor& value) {
+    tensors.push_back({name, "F32", value.sizes().vec(), [value](int64_t offset, std::span<std::byte> out) {
+                         std::memcpy(out.data(),
+                                     static_cast<const std::byte*>(value.const_data_ptr()) + offset,
+                                     out.size());
+                       }});
+  };
+  for (const auto& module : modules_) {
+    add(a_name(module), module.slot.a_rK.cpu().contiguous());
+    add(b_name(module), module.slot.b_Nr.cpu().contiguous());
+  }
+  for (const auto& [name, parameter] : saved_modules_) add(kPrefix + name + ".weight", plain_of(parameter));
+  write_safetensors((fs::path(directory) / "adapter_model.safetensors").string(), tensors,
+                    {{"format", "pt"}});
+  write_file_atomic((fs::path(directory) / "adapter_config.json").string(),
+                    lora_config_to_json(config_).dump(2));
+}
+
+int64_t Adapter::num_parameters() const {
+  int64_t count = 0;
+  for (const auto& module : modules_) count += module.slot.a_rK.numel() + module.slot.b_Nr.numel();
+  for (const auto& [name, parameter] : saved_modules_) {
+    int64_t n = 1;
+    for (const int64_t size : parameter.shape()) n *= size;
+    count += n;
+  }
+  return count;
+}
+
+void Adapter::make_trainable() {
+  for (auto& module : modules_) {
+    if (!module.slot.da_rK.defined()) module.slot.da_rK = at::zeros_like(module.slot.a_rK);
+    if (!module.slot.db_Nr.defined()) module.slot.db_Nr = at::zeros_like(module.slot.b_Nr);
+  }
+  for (auto& [name, parameter] : saved_modules_) parameter.make_trainable();
+}
+
+void Adapter::zero_grad() {
+  for (auto& module : modules_) {
+    if (module.slot.da_rK.defined()) module.slot.da_rK.zero_();
+    if (module.slot.db_Nr.defined()) module.slot.db_Nr.zero_();
+  }
+  for (auto& [name, parameter] : saved_modules_) parameter.zero_grad();
+}
+
+std::vector<Adapter::Trained> Adapter::trained() {
+  std::vector<Trained> out;
+  for (const auto& module : modules_) {
+    out.push_back({a_name(module), module.slot.a_rK, module.slot.da_rK});
+    out.push_back({b_name(module), module.slot.b_Nr, module.slot.db_Nr});
+  }
+  for (auto& [name, parameter] : saved_modules_) {
+    out.push_back({kPrefix + name + ".weight", parameter.flat(), parameter.flat_grad()});
+  }
+  std::sort(out.begin(), out.end(), [](const Trained& a, const Trained& b) { return a.name < b.name; });
+  return out;
+}
+
+nn::LoraBinding bind_adapter(const CausalLM& model, Adapter& adapter, const PackedBatch& batch,
+                             bool training) {
+  nn::LoraBinding out;
+  for (const int64_t b : batch.reduction_order()) {
+    const int64_t begin = batch.cu_seqlens[static_cast<size_t>(b)],
+                  end = batch.cu_seqlens[static_cast<size_t>(b) + 1];
+    if (end > begin) out.spans.push_back({begin, end, 0});
+  }
+  out.slots.resize(model.linears().size());
+  for (const auto& module : adapter.modules()) {
+    if (module.linear < 0) {
+      out.embedding = {module.slot};
+    } else {
+      out.slots[static_cast<size_t>(module.linear)] = {module.slot};
+    }
+  }
+  for (auto& [name, parameter] : adapter.saved_modules()) {
+    if (name == kEmbedding) {
+      out.replaced_embedding = &parameter;
+    } else if (name == kHead) {
+      out.replaced_head = &parameter;
+    } else {
+      out.replaced_norms[&weight_of(model, name)] = &parameter;
+    }
+  }
+  out.dropout = {training ? adapter.config().lora_dropout : 0.0};
+  out.dropout_seed = {mix_key(adapter.config().seed, hash_name("lora_dropout"))};
+  return out;
+}
+
+}  // namespace twinkle
