@@ -1,4 +1,4 @@
-// For the parity scripts: tokenize_tool TOKENIZER [--special] [--plain] reads JSON strings, one a line, and writes for
+// For the parity scripts: tokenize_tool TOKENIZER [--special] [--plain] reads JSON strings (or {"hex": bytes}), one a line, and writes for
 // each {"ids", "offsets", "decoded", "skipped", "streamed"}; --save FILE writes the tokenizer.json; --bench FILE prints MB/s.
 #include <chrono>
 #include <cstdio>
@@ -31,6 +31,12 @@ void bench(const Tokenizer& tokenizer, const std::string& file) {
     std::printf("%zu bytes, %zu ids: encode %.2f MB/s, decode %.2f MB/s\n", text.size(), ids.size(),
                 static_cast<double>(text.size()) / encode / 1e6, static_cast<double>(back.size()) / decode / 1e6);
   }
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string out;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return out;
 }
 
 Json row(const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& text, const EncodeOptions& options) {
@@ -73,7 +79,9 @@ int run(int argc, char** argv) {
     }
   }
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << row(tokenizer, twinkle::parse_json(line, "input").get<std::string>(), options).dump() << '\n';
+    const Json value = twinkle::parse_json(line, "input");
+    const std::string text = value.is_string() ? value.get<std::string>() : from_hex(value.at("hex").get<std::string>());
+    std::cout << row(tokenizer, text, options).dump() << '\n';
   }
   return 0;
 }

@@ -245,11 +245,9 @@ class Bpe : public Model {
       byte_ids_[static_cast<size_t>(b)] = vocab_.find(byte_char(static_cast<unsigned char>(b)));
       all = all && byte_ids_[static_cast<size_t>(b)] >= 0;
     }
+    // Bytes that the vocabulary lacks are left out, as the characters that stand for them would be.
     takes_bytes_ = plain_ && !options_.byte_fallback && (all || !options_.unk_token);
-    if (!all || !takes_bytes_) {
-      takes_bytes_ = false;
-      return;
-    }
+    if (!takes_bytes_) return;
     size_t total = 0;
     for (const auto& e : vocab_.entries()) total += e.size;
     raw_.reserve(vocab_.size(), total);
@@ -293,7 +291,24 @@ std::unique_ptr<const Model> make_bpe(Vocab vocab, const std::vector<Merge>& mer
 
 namespace {
 
-std::vector<Merge> parse_merges(const Json& list, const std::string& path) {
+// "left right". A few old files have tokens that contain spaces themselves: then the one space counts that leaves
+// parts, and a whole, of the vocabulary.
+std::optional<Merge> part_line(std::string_view line, const Vocab& vocab) {
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos) return std::nullopt;
+  if (line.find(' ', space + 1) == std::string_view::npos) return Merge{line.substr(0, space), line.substr(space + 1)};
+  std::optional<Merge> found;
+  for (size_t at = space; at != std::string_view::npos; at = line.find(' ', at + 1)) {
+    const std::string_view left = line.substr(0, at), right = line.substr(at + 1);
+    if (vocab.find(left) < 0 || vocab.find(right) < 0) continue;
+    if (vocab.find(std::string(left) + std::string(right)) < 0) continue;
+    if (found) return std::nullopt;
+    found = {left, right};
+  }
+  return found;
+}
+
+std::vector<Merge> parse_merges(const Json& list, const Vocab& vocab, const std::string& path) {
   std::vector<Merge> merges;
   merges.reserve(list.size());
   size_t i = 0;
@@ -301,20 +316,18 @@ std::vector<Merge> parse_merges(const Json& list, const std::string& path) {
     const auto where = [&] { return path + "[" + std::to_string(i) + "]"; };
     if (item.is_string()) {
       const std::string_view line = item.get_ref<const std::string&>();
-      ++i;
-      if (line.starts_with("#version")) continue;
-      const size_t space = line.find(' ');
-      if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-        --i;
-        throw invalid_argument(where() + ": needs two parts with one space between, got \"" + std::string(line) + "\"");
+      if (!line.starts_with("#version")) {
+        const auto merge = part_line(line, vocab);
+        if (!merge) {
+          throw invalid_argument(where() + ": needs two parts with one space between, got \"" + std::string(line.substr(0, 60)) + "\"");
+        }
+        merges.push_back(*merge);
       }
-      merges.emplace_back(line.substr(0, space), line.substr(space + 1));
-      continue;
-    }
-    if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_string()) {
+    } else if (item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string()) {
+      merges.emplace_back(item[0].get_ref<const std::string&>(), item[1].get_ref<const std::string&>());
+    } else {
       throw invalid_argument(where() + ": needs \"left right\" or [\"left\", \"right\"], got " + item.dump().substr(0, 60));
     }
-    merges.emplace_back(item[0].get_ref<const std::string&>(), item[1].get_ref<const std::string&>());
     ++i;
   }
   return merges;
@@ -389,7 +402,7 @@ std::unique_ptr<const Model> parse_model(const Json& value, const std::string& p
   options.byte_fallback = fields.boolean_or("byte_fallback", false);
   options.ignore_merges = fields.boolean_or("ignore_merges", false);
   Vocab vocab = parse_vocab(fields.need("vocab"), fields.at("vocab"));
-  const std::vector<Merge> merges = parse_merges(fields.list("merges"), fields.at("merges"));
+  const std::vector<Merge> merges = parse_merges(fields.list("merges"), vocab, fields.at("merges"));
   fields.done();
   return make_bpe(std::move(vocab), merges, std::move(options), path);
 }

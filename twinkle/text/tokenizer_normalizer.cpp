@@ -1,6 +1,6 @@
 #include "twinkle/text/tokenizer_normalizer.h"
 
-#include <optional>
+#include <algorithm>
 #include <vector>
 
 #include "twinkle/text/tokenizer_bytes.h"
@@ -31,7 +31,9 @@ void to_form(TrackedText& text, unicode::Form form) {
   size_t at = 0;
   for (const auto& rewrite : rewrites) {
     rewriter.keep(at, rewrite.begin);
-    rewriter.put_from(rewrite.out, rewrite.begin, rewrite.end);
+    // Narrowing can leave an insertion with nothing of its own: it comes from the character before it.
+    const size_t from = rewrite.begin < rewrite.end ? rewrite.begin : rewrite.begin == 0 ? 0 : rewrite.begin - 1;
+    rewriter.put_from(rewrite.out, from, std::max(rewrite.end, from + 1));
     at = rewrite.end;
   }
   rewriter.keep(at, text.bytes().size());
@@ -134,9 +136,11 @@ class Bert : public Normalizer {
   void apply(TrackedText& text) const override {
     if (clean_) {
       each_char(text, [](Rewriter& r, char32_t c, size_t b, size_t e) {
-        if (c == '\t' || c == '\n' || c == '\r' || unicode::is_space(c)) {
+        const bool blank = c == '\t' || c == '\n' || c == '\r';
+        if (!blank && (c == 0xFFFD || unicode::is_other(c))) return;
+        if (blank || unicode::is_space(c)) {
           r.put(" ", b);
-        } else if (c != 0 && c != 0xFFFD && !unicode::is_other(c)) {
+        } else {
           r.keep(b, e);
         }
       });

@@ -1,5 +1,8 @@
 // Unigram: the path of highest total score through the pieces of a text (Viterbi), as SentencePiece defines it.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "twinkle/core/error.h"
@@ -14,6 +17,31 @@ namespace {
 
 constexpr double kUnknownPenalty = 10.0;
 
+// The package reads a score as its digits divided by a power of ten, which rounds twice. Equal paths through long
+// runs are decided by that last bit.
+double as_package_reads(double exact) {
+  if (!std::isfinite(exact) || exact == 0) return exact;
+  char text[64];
+  const char* const end = std::to_chars(text, text + sizeof text, std::abs(exact), std::chars_format::scientific).ptr;
+  uint64_t digits = 0;
+  int exponent = 0;
+  for (const char* p = text; p < end; ++p) {
+    if (*p == 'e') {
+      exponent += std::atoi(std::string(p + 1, end).c_str());
+      break;
+    }
+    if (*p == '.') continue;
+    digits = digits * 10 + static_cast<uint64_t>(*p - '0');
+    if (p != text) --exponent;  // behind the point
+  }
+  if (exponent < -300 || exponent > 22) return exact;
+  double power = 1;
+  const std::string spelled = "1e" + std::to_string(std::abs(exponent));
+  std::from_chars(spelled.data(), spelled.data() + spelled.size(), power);
+  const double value = exponent < 0 ? static_cast<double>(digits) / power : static_cast<double>(digits) * power;
+  return std::copysign(value, exact);
+}
+
 class Unigram : public Model {
  public:
   Unigram(std::vector<std::pair<std::string, double>> pieces, int64_t unk_id, bool byte_fallback)
@@ -25,7 +53,8 @@ class Unigram : public Model {
     int32_t id = 0;
     for (const auto& [text, score] : pieces_) {
       vocab_.add(text, id++);
-      min_score_ = std::min(min_score_, score);
+      scores_.push_back(as_package_reads(score));
+      min_score_ = std::min(min_score_, scores_.back());
       add_path(text);
     }
     for (const auto& e : vocab_.entries()) ends_[static_cast<size_t>(walk(vocab_.text(e)))] = e.id;
@@ -57,7 +86,7 @@ class Unigram : public Model {
         if (state < 0) break;
         const int32_t id = ends_[static_cast<size_t>(state)];
         if (id < 0) continue;
-        offer(end, pieces_[static_cast<size_t>(id)].second + here, id);
+        offer(end, scores_[static_cast<size_t>(id)] + here, id);
         if (end - at == one) single = true;
       }
       if (!single) {
@@ -125,6 +154,7 @@ class Unigram : public Model {
   }
 
   std::vector<std::pair<std::string, double>> pieces_;
+  std::vector<double> scores_;
   int64_t unk_id_;
   bool byte_fallback_;
   double min_score_ = std::numeric_limits<double>::infinity();

@@ -357,6 +357,24 @@ void decompose(char32_t c, bool compat, std::vector<utf8proc_int32_t>& out) {
 
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
+// Leaves out what stays the same at both ends.
+void narrow(std::string_view text, Rewrite& rewrite) {
+  size_t at = 0;
+  while (rewrite.begin < rewrite.end && at < rewrite.out.size()) {
+    const size_t n = char_bytes(text[rewrite.begin]);
+    if (text.substr(rewrite.begin, n) != std::string_view(rewrite.out).substr(at, n)) break;
+    rewrite.begin += n;
+    at += n;
+  }
+  rewrite.out.erase(0, at);
+  while (rewrite.begin < rewrite.end && !rewrite.out.empty()) {
+    const size_t last = previous(text, rewrite.end), n = rewrite.end - last;
+    if (n > rewrite.out.size() || text.substr(last, n) != std::string_view(rewrite.out).substr(rewrite.out.size() - n)) break;
+    rewrite.end = last;
+    rewrite.out.resize(rewrite.out.size() - n);
+  }
+}
+
 }  // namespace
 
 bool is_surely_nfc(std::string_view text) {
@@ -384,12 +402,22 @@ std::vector<Rewrite> normalize(std::string_view text, Form form) {
       at += char_bytes(text[at]);
       continue;
     }
-    // From the starter on the left to the next safe character, which starts anew.
-    const size_t begin = has_safe ? last_safe : at;
-    size_t end = at;
-    while (end < text.size() && !is_safe(char_at(text, end), compose, compat)) end += char_bytes(text[end]);
+    // From the starter on the left to the next safe character, which starts anew; where nothing is composed, only as
+    // far as marks follow, which may have to change places.
+    const size_t begin = compose && has_safe ? last_safe : at;
+    size_t end = begin;
     chars.clear();
-    for (size_t i = begin; i < end; i += char_bytes(text[i])) decompose(char_at(text, i), compat, chars);
+    while (end < text.size()) {
+      const char32_t next = char_at(text, end);
+      if (end > at && is_safe(next, compose, compat)) break;
+      const size_t before = chars.size();
+      decompose(next, compat, chars);
+      if (!compose && end > at && combining_class(chars[before]) == 0) {
+        chars.resize(before);
+        break;
+      }
+      end += char_bytes(text[end]);
+    }
     for (size_t i = 0; i < chars.size();) {
       if (combining_class(chars[i]) == 0) {
         ++i;
@@ -408,7 +436,8 @@ std::vector<Rewrite> normalize(std::string_view text, Form form) {
     }
     Rewrite rewrite{begin, end, {}};
     for (utf8proc_ssize_t i = 0; i < length; ++i) append(rewrite.out, static_cast<char32_t>(chars[static_cast<size_t>(i)]));
-    rewrites.push_back(std::move(rewrite));
+    narrow(text, rewrite);
+    if (rewrite.begin != rewrite.end || !rewrite.out.empty()) rewrites.push_back(std::move(rewrite));
     at = end;
     has_safe = false;
   }

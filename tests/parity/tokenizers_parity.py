@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Our ids, byte offsets and decoded texts against Hugging Face `tokenizers`, string by string.
+
+Needs: pip install tokenizers gguf. Usage: tokenizers_parity.py --tool build/tests/tokenize_tool --data ../shared/data
+[--smollm FILE.gguf] [--strings 20000] [--only qwen3,gpt2]. Prints a line a tokenizer; exits 1 on any difference.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unicodedata
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from mixed_strings import broken_bytes, strings  # noqa: E402
+
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def with_added(tokenizer, config):
+    for key in sorted(config.get("added_tokens_decoder", {}), key=int):
+        token = dict(config["added_tokens_decoder"][key])
+        special = token.pop("special")
+        added = AddedToken(token.pop("content"), special=special, **token)
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)([added])
+    return tokenizer
+
+
+def qwen25(folder):
+    tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2), "isolated"),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return with_added(tokenizer, json.loads((folder / "tokenizer_config.json").read_text()))
+
+
+def gpt2(folder):
+    tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    return tokenizer
+
+
+def gguf_byte_level(path, steps):
+    from gguf import GGUFReader
+    fields = GGUFReader(str(path)).fields
+    value = lambda key: fields["tokenizer.ggml." + key].contents()
+    tokens, types = value("tokens"), value("token_type")
+    merges = [tuple(line.split(" ")) for line in value("merges")]
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    trim = processors.ByteLevel(trim_offsets=True, add_prefix_space=False)
+    tokenizer.post_processor = trim
+    if value("add_bos_token"):
+        bos = value("bos_token_id")
+        template = processors.TemplateProcessing(single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)])
+        tokenizer.post_processor = processors.Sequence([trim, template])
+    for token, kind in zip(tokens, types):
+        if kind == 3:
+            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        elif kind == 4:
+            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
+    return tokenizer
+
+
+def deepseek_coder(path):
+    split = lambda expression: pre_tokenizers.Split(Regex(expression), "isolated")
+    return gguf_byte_level(path, [split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[一-龥ࠀ-一가-퟿]+"),
+                                  pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False, use_regex=False)])
+
+
+def smollm(path):
+    return gguf_byte_level(path, [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+
+
+def bytes_to_chars():
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in visible]
+    return {**{b: chr(b) for b in visible}, **{b: chr(256 + i) for i, b in enumerate(rest)}}
+
+
+def run_tool(tool, tokenizer, lines, *flags):
+    done = subprocess.run([tool, str(tokenizer), *flags], input="\n".join(lines) + "\n", capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{tokenizer}: {done.stderr}")
+    return [json.loads(line) for line in done.stdout.split("\n") if line]
+
+
+def byte_offsets(text, pairs):
+    at = [0]
+    for c in text:
+        at.append(at[-1] + len(c.encode()))
+    return [[at[b], at[e]] for b, e in pairs]
+
+
+def compare(name, tool, path, reference, texts, broken, shown):
+    lines = [json.dumps(t) for t in texts] + [json.dumps({"hex": b.hex()}) for b in broken]
+    everything = texts + [b.decode("utf-8", "replace") for b in broken]
+    ours = run_tool(tool, path, lines)
+    special = run_tool(tool, path, lines[:2000], "--special")
+    assert len(ours) == len(everything), (len(ours), len(everything))
+    bad = {"ids": 0, "offsets": 0, "decoded": 0, "skipped": 0, "streamed": 0, "special": 0, "saved": 0}
+
+    def report(kind, text, got, want):
+        bad[kind] += 1
+        if bad[kind] <= shown:
+            print(f"  {name} {kind}: {text!r}\n    ours {got}\n    theirs {want}")
+
+    with tempfile.TemporaryDirectory() as folder:
+        saved_path = pathlib.Path(folder) / "saved.json"
+        subprocess.run([tool, str(path), "--save", str(saved_path)], check=True)
+        saved = Tokenizer.from_file(str(saved_path))
+    reference = reference or saved
+    for t in (reference, saved):
+        t.no_padding()
+        t.no_truncation()
+    settings = json.loads(reference.to_str())
+    # Since 0.23 the package decodes added tokens that match after normalisation in their normalised form, and then
+    # neither knows them as special: a fault of its own, left out here.
+    odd = {t["id"] for t in settings["added_tokens"] if t["normalized"]} if settings["normalizer"] else set()
+    precompiled = (settings["normalizer"] or {}).get("type") == "Precompiled"
+    alphabet = bytes_to_chars() if (settings["decoder"] or {}).get("type") == "ByteLevel" else {}
+    missing = {b for b, c in alphabet.items() if reference.token_to_id(c) is None}
+    for at, (text, row) in enumerate(zip(everything, ours)):
+        encoded = reference.encode(text, add_special_tokens=False)
+        if row["ids"] != encoded.ids:
+            report("ids", text, row["ids"], encoded.ids)
+            continue
+        # Left out: broken UTF-8 (the package never sees it), composed characters (the package gives them the first
+        # part's place, we the whole's), and what makes the package's places slip: a precompiled map that changes the
+        # number of characters, and bytes that the vocabulary lacks.
+        composed = settings["normalizer"] is not None and unicodedata.normalize("NFKC", text) != text
+        if at < len(texts) and not composed and not precompiled and not missing & set(text.encode()):
+            want = byte_offsets(text, encoded.offsets)
+            if row["offsets"] != want:
+                report("offsets", text, row["offsets"], want)
+        for key, skip in (("decoded", False), ("skipped", True)) if not odd & set(row["ids"]) else ():
+            want = reference.decode(encoded.ids, skip_special_tokens=skip)
+            if row[key] != want:
+                report(key, text, row[key], want)
+        if row["streamed"] != row["decoded"]:
+            report("streamed", text, row["streamed"], row["decoded"])
+        if saved.encode(text, add_special_tokens=False).ids != row["ids"]:
+            report("saved", text, saved.encode(text, add_special_tokens=False).ids, row["ids"])
+    for text, row in zip(everything, special) if name != "phi-3.gguf" else ():  # the GGUF file asks for a BOS
+        want = reference.encode(text).ids
+        if row["ids"] != want:
+            report("special", text, row["ids"], want)
+    total = sum(bad.values())
+    print(f"{name}: {len(everything)} strings, {total} differences {({k: v for k, v in bad.items() if v}) or ''}")
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tool", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--smollm")
+    parser.add_argument("--strings", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shown", type=int, default=2)
+    parser.add_argument("--only")
+    args = parser.parse_args()
+    data = pathlib.Path(args.data) / "tokenizers"
+    cases = {}
+    for name in ("qwen3", "minimind", "yi-1.5", "phi-3-mini", "t5-small", "all-minilm-l6-v2"):
+        cases[name] = (data / name, lambda name=name: Tokenizer.from_file(str(data / name / "tokenizer.json")))
+    # The package refuses this file (merges of blanks), so it is held against what we save.
+    cases["llama2"] = (data / "llama2", lambda: None)
+    cases["qwen2.5"] = (data / "qwen2.5", lambda: qwen25(data / "qwen2.5"))
+    cases["gpt2"] = (data / "gpt2", lambda: gpt2(data / "gpt2"))
+    coder = data / "deepseek-coder/ggml-vocab-deepseek-coder.gguf"
+    cases["deepseek-coder.gguf"] = (coder, lambda: deepseek_coder(coder))
+    phi = data / "phi-3-mini/ggml-vocab-phi-3.gguf"
+    cases["phi-3.gguf"] = (phi, lambda: Tokenizer.from_file(str(data / "phi-3-mini/tokenizer.json")))
+    if args.smollm:
+        cases["smollm2.gguf"] = (args.smollm, lambda: smollm(args.smollm))
+    texts = strings(args.strings, args.seed)
+    broken = broken_bytes(max(args.strings // 20, 10), args.seed + 1)
+    total = 0
+    for name, (path, reference) in cases.items():
+        if not args.only or name in args.only.split(","):
+            total += compare(name, args.tool, path, reference(), texts, broken, args.shown)
+    print(f"{total} differences in all")
+    return 1 if total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
