@@ -267,14 +267,13 @@ TEST_F(ArgsTest, HelpIsAlignedAndFits) {
   EXPECT_LE(longest, 100u);
   EXPECT_NE(help.find("Model:\n  --model-id TEXT                 The model. [required]\n"), std::string::npos)
       << help;
-  EXPECT_NE(
-      help.find(
-          "  --dtype TEXT                    Storage of the weights. (auto, fp32, bf16) [default: auto]\n"),
-      std::string::npos)
+  EXPECT_NE(help.find("  --dtype auto|fp32|bf16          Storage of the weights. [default: auto]\n"),
+            std::string::npos)
       << help;
   EXPECT_NE(help.find("  --learning-rate, --lr X         Step size. [default: 1e-05]\n"), std::string::npos)
       << help;
-  EXPECT_NE(help.find("  --no-shuffle                    Shuffle rows.\n"), std::string::npos) << help;
+  EXPECT_NE(help.find("  --[no-]shuffle                  Shuffle rows. [default: on]\n"), std::string::npos)
+      << help;
   EXPECT_EQ(help.find("trust"), std::string::npos);
   EXPECT_EQ(wrap_text("aaa bbb ccc ddd", 2, 10), "aaa bbb\n  ccc ddd");
   const Json json = args_to_json(groups());

@@ -141,6 +141,7 @@ TEST_F(DatasetTest, SliceIsCheckedNotWrapped) {
             (std::vector<Json>{{{"n", 2}}, {{"n", 0}}}));
   EXPECT_EQ(error_of([&] { Dataset({.dataset_id = path, .data_slice = std::vector<int64_t>{0, 3}}); }),
             "[dataset] data_slice: row 3 of 'a.jsonl' does not exist; it has 3 rows");
+  EXPECT_EQ(rows_of({.dataset_id = path, .slice = "1:"}), (std::vector<Json>{{{"n", 1}}, {{"n", 2}}}));
   EXPECT_EQ(parse_data_slice("0:3", 10), (std::vector<int64_t>{0, 1, 2}));
   EXPECT_EQ(parse_data_slice("7:", 10), (std::vector<int64_t>{7, 8, 9}));
   EXPECT_EQ(parse_data_slice("::4", 10), (std::vector<int64_t>{0, 4, 8}));

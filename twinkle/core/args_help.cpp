@@ -13,8 +13,15 @@ std::string dashed(std::string_view name) {
   return out;
 }
 
+std::string choices_of(const ArgSpec& arg) {
+  std::string out;
+  for (const auto& choice : arg.param.choices) out += (out.empty() ? "" : "|") + choice;
+  return out;
+}
+
 std::string value_name_of(const ArgSpec& arg) {
   if (!arg.value_name.empty()) return arg.value_name;
+  if (!arg.param.choices.empty()) return choices_of(arg);
   switch (arg.param.type) {
     case ParamType::kBool:
       return "";
@@ -48,11 +55,11 @@ std::string default_text(const Json& value) {
 }
 
 std::string label_of(const ArgSpec& arg) {
-  const bool off_switch = arg.param.type == ParamType::kBool && arg.param.default_value == true;
-  std::string out = (off_switch ? "--no-" : "--") + dashed(arg.param.name);
+  const bool both_ways = arg.param.type == ParamType::kBool && arg.param.default_value != false;
+  std::string out = (both_ways ? "--[no-]" : "--") + dashed(arg.param.name);
   for (const auto& alias : arg.aliases) {
     // Short names are worth showing; the long ones are there for files written for other programs.
-    if (alias.size() < arg.param.name.size()) out += (off_switch ? ", --no-" : ", --") + dashed(alias);
+    if (alias.size() <= 6) out += (both_ways ? ", --[no-]" : ", --") + dashed(alias);
   }
   if (const std::string value = value_name_of(arg); !value.empty()) out += " " + value;
   return out;
@@ -60,13 +67,9 @@ std::string label_of(const ArgSpec& arg) {
 
 std::string help_of(const ArgSpec& arg) {
   std::string out = arg.param.help;
-  if (!arg.param.choices.empty()) {
-    std::string list;
-    for (const auto& choice : arg.param.choices) list += (list.empty() ? "" : ", ") + choice;
-    out += " (" + list + ")";
-  }
   if (arg.param.required) return out + " [required]";
-  if (arg.param.type == ParamType::kBool) return out;
+  if (arg.param.type == ParamType::kBool)
+    return arg.param.default_value == true ? out + " [default: on]" : out;
   if (const auto& value = arg.param.default_value; !value.is_null() && !(value.is_array() && value.empty())) {
     if (const std::string text = default_text(value); !text.empty()) out += " [default: " + text + "]";
   }
@@ -79,7 +82,9 @@ std::string wrap_text(std::string_view text, int indent, int columns) {
   std::string out;
   int used = indent;
   for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find_first_of(" \n", start), text.size());
+    // What stands in brackets stays together.
+    const size_t from = text[start] == '[' ? std::min(text.find(']', start), text.size()) : start;
+    const size_t end = std::min(text.find_first_of(" \n", from), text.size());
     const auto word = text.substr(start, end - start);
     const auto width = static_cast<int>(word.size());
     if (used > indent && used + 1 + width > columns) {

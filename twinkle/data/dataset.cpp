@@ -139,10 +139,14 @@ Dataset::Dataset(const DatasetMeta& meta) {
       refs_.push_back({.file = -1, .number = static_cast<int32_t>(i + 1), .begin = static_cast<int64_t>(i)});
     }
   }
-  if (meta.data_slice) {
+  if (meta.data_slice && !meta.slice.empty())
+    throw invalid_argument("[dataset] has both data_slice and slice; give one");
+  std::optional<std::vector<int64_t>> wanted = meta.data_slice;
+  if (!meta.slice.empty()) wanted = parse_data_slice(meta.slice, size());
+  if (wanted) {
     std::vector<RowRef> chosen;
-    chosen.reserve(meta.data_slice->size());
-    for (const int64_t index : *meta.data_slice) {
+    chosen.reserve(wanted->size());
+    for (const int64_t index : *wanted) {
       if (index < 0 || index >= size()) {
         throw invalid_argument("[dataset] data_slice: row " + std::to_string(index) + " of '" + name_ +
                                "' does not exist; it has " + std::to_string(size()) + " rows");

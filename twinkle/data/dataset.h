@@ -24,6 +24,7 @@ struct DatasetMeta {
   std::string split = "train";                     // likewise
   std::optional<std::vector<int64_t>> data_slice;  // row indices; one past the end is an error
   std::vector<Row> data;                           // in-memory rows instead of dataset_id
+  std::string slice;                               // the same as text, see parse_data_slice
   std::string text_split = "file";  // rows of a .txt: the whole "file", each "paragraph" or each "line"
 };
 

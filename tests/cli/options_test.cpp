@@ -1,0 +1,214 @@
+// The tables of options: every command's parse, fit on a screen, and refuse what cannot be.
+#include "twinkle/cli/options.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "twinkle/cli/command.h"
+#include "twinkle/cli/inspect.h"
+#include "twinkle/core/error.h"
+
+namespace twinkle::cli {
+namespace {
+
+ParsedArgs parse(const std::string& name, std::vector<std::string> argv) {
+  const CommandSpec& spec = command(name);
+  ParsedArgs args =
+      parse_args(spec.groups(),
+                 {.argv = std::move(argv), .positionals = spec.positionals, .command = "twinkle " + name});
+  if (spec.check) spec.check(args);
+  return args;
+}
+
+std::string error_of(const std::string& name, std::vector<std::string> argv) {
+  try {
+    parse(name, std::move(argv));
+  } catch (const Error& e) {
+    EXPECT_NE(e.kind(), ErrorKind::kInternal);
+    return e.what();
+  }
+  return "no error";
+}
+
+std::vector<std::string> sft(std::initializer_list<const char*> more) {
+  std::vector<std::string> argv = {"--model-id", "m", "--dataset-id", "d"};
+  argv.insert(argv.end(), more.begin(), more.end());
+  return argv;
+}
+
+TEST(Commands, EveryHelpFitsAndEveryDefaultIsLegal) {
+  std::vector<std::string> names;
+  for (const auto* spec : commands()) {
+    names.push_back(spec->name);
+    EXPECT_FALSE(spec->summary.empty());
+    const std::string help = command_help(*spec);
+    for (size_t start = 0; start < help.size();) {
+      const size_t end = help.find('\n', start);
+      std::string line = help.substr(start, end - start);
+      line.erase(std::remove_if(line.begin(), line.end(),
+                                [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) == 0x80u; }),
+                 line.end());
+      EXPECT_LE(line.size(), 100u) << spec->name << ": " << line;
+      start = end + 1;
+    }
+    for (const auto& group : spec->groups()) {
+      for (const auto& arg : group.args) {
+        EXPECT_EQ(
+            check_param(
+                arg.param,
+                arg.param.default_value.is_null() && arg.param.required ? Json("x") : arg.param.default_value,
+                "default")
+                .is_null(),
+            arg.param.default_value.is_null() && !arg.param.required)
+            << spec->name << " " << arg.param.name;
+        EXPECT_TRUE(arg.no_effect || !arg.param.help.empty()) << arg.param.name;
+        EXPECT_TRUE(!arg.no_effect || arg.accept_any || !arg.refusal.empty()) << arg.param.name;
+      }
+    }
+    // Two options of one name would be found here.
+    try {
+      parse(spec->name, {});
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument) << spec->name << ": " << e.what();
+    }
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"sft", "pt", "sample", "score", "merge", "export", "plan",
+                                             "replay", "tokenize", "render", "inspect", "list", "doctor"}));
+}
+
+// Names and defaults of upstream's argument groups, by its documentation.
+TEST(Commands, DefaultsAreUpstreams) {
+  const ParsedArgs args = parse("sft", sft({}));
+  const Json want = Json::parse(
+      R"({"mixed_precision": "bf16", "strategy": "accelerate", "trust_remote_code": true, "lora_r": 8, "lora_alpha": 32.0,
+      "lora_dropout": 0.05, "lora_target_modules": ["all-linear"], "adapter_name": "default", "subset_name": "default", "split": "train", "streaming": false,
+      "max_length": 8192, "truncation_strategy": "raise", "use_chat_template": true, "enable_thinking": true, "max_steps": 200, "batch_size": 8,
+      "micro_batch_size": 2, "gradient_accumulation_steps": 1, "output_dir": "./output", "save_steps": 50, "save_total_limit": null, "log_interval": 10,
+      "eval_interval": null, "resume_from_checkpoint": null, "resume_only_model": false, "ignore_data_skip": false, "seed": 42, "optimizer_cls": "AdamW",
+      "learning_rate": 1e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0,
+      "scheduler_cls": "CosineAnnealingLR", "num_warmup_steps": 0, "eta_min": 0.0, "loss_cls": "CrossEntropyLoss", "ignore_index": -100})");
+  for (const auto& [name, value] : want.items()) EXPECT_EQ(args.get(name), value) << name;
+  const ParsedArgs pt = parse("pt", sft({}));
+  EXPECT_FALSE(pt.get_bool("use_lora"));
+  EXPECT_FALSE(pt.get_bool("use_chat_template"));
+  EXPECT_EQ(pt.get_string("truncation_strategy"), "split");
+  const ParsedArgs sample = parse("sample", {"--model-id", "m", "--max-new-tokens", "7"});
+  EXPECT_EQ(sample.get_int("max_tokens"), 7);
+  EXPECT_EQ(sample.get_int("top_k"), -1);
+}
+
+TEST(Commands, UpstreamsConfigurationGoesThrough) {
+  EXPECT_EQ(error_of("sft", sft({"--trust-remote-code", "true", "--mixed-precision", "bf16", "--padding-free",
+                                 "--micro-batch-size", "4", "--num-proc", "8", "--strategy=accelerate",
+                                 "--enable-fused-ce", "--full-determinism", "--lora-rank", "4"})),
+            "no error");
+}
+
+TEST(Commands, CombinationsThatCannotBe) {
+  struct Case {
+    std::string command;
+    std::vector<std::string> argv;
+    std::string want;
+  };
+  const std::vector<Case> cases = {
+      {"sft",
+       {"--dataset-id", "d"},
+       "[twinkle sft] needs --model-id: Folder with config.json and *.safetensors, or a .gguf file."},
+      {"sft",
+       {"--model-id", "m"},
+       "[twinkle sft] needs --dataset-id: File (.jsonl, .json, .txt) or a folder of them."},
+      {"sft", sft({"--no-use-lora", "--lora-r", "4"}),
+       "[command line] 'lora_r': all weights are trained here, not an adapter (use_lora is false)"},
+      {"sft", sft({"--init", "random"}),
+       "[command line] 'init': random weights are trained in full; add --no-use-lora"},
+      {"sft", sft({"--eval-interval", "5"}), "[command line] 'eval_interval': needs --eval-dataset-id"},
+      {"sft", sft({"--resume-only-model"}),
+       "[command line] 'resume_only_model': needs --resume-from-checkpoint"},
+      {"sft", sft({"--preprocessor", "AlpacaProcessor", "--model-name", "Nova"}),
+       "[command line] 'model_name': is for SelfCognitionProcessor, not for AlpacaProcessor"},
+      {"sft", sft({"--scheduler-cls", "LinearWarmupScheduler", "--t-max", "5"}),
+       "[command line] 't_max': is for CosineAnnealingLR, not for LinearWarmupScheduler; see "
+       "--scheduler-options"},
+      {"sft", sft({"--num-warmup-steps", "5"}),
+       "[command line] 'num_warmup_steps': is for schedules with warm-up (LinearWarmupScheduler, "
+       "CosineWarmupScheduler ...), not for CosineAnnealingLR"},
+      {"sft", sft({"--optimizer", "SGD", "--adam-beta1", "0.5"}),
+       "[command line] 'adam_beta1': is for Adam and AdamW, not for SGD; see --optimizer-options"},
+      {"sft", sft({"--loss-options", "[1]"}), "[command line] 'loss_options': expected an object, got list"},
+      {"sft", sft({"--strategy", "native_fsdp"}),
+       "[command line] 'strategy': \"native_fsdp\" is not supported: one process trains on one device"},
+      {"sft", sft({"--mixed-precision", "fp16"}),
+       "[command line] 'mixed_precision': \"fp16\" is not supported: sums are always fp32; choose how "
+       "weights are held with --dtype"},
+      {"sft", sft({"--streaming"}),
+       "[command line] 'streaming': true is not supported: files are mapped into memory, larger ones than "
+       "memory too"},
+      {"sft", sft({"--lora-r", "0"}), "[command line] 'lora_r': must be >= 1 and <= 4096, got 0"},
+      {"sft", sft({"--lora-dropout", "1"}),
+       "[command line] 'lora_dropout': must be >= 0 and <= 0.999, got 1"},
+      {"sft", sft({"--batch-size", "-1"}), "[command line] 'batch_size': must be >= 1, got -1"},
+      {"sft", sft({"--device", "tpu"}), "[command line] 'device': must be one of cpu, cuda, got 'tpu'"},
+      {"sft", sft({"--truncation-strategy", "middle"}),
+       "[command line] 'truncation_strategy': must be one of raise, left, right, split, delete, got "
+       "'middle'"},
+      {"pt", sft({"--use-chat-template"}),
+       "[command line] 'use_chat_template': pre-training takes plain text; use twinkle sft for "
+       "conversations"},
+      {"pt", sft({"--model-name", "x"}),
+       "[command line] unknown option '--model-name'; see twinkle pt --help"},
+      {"sample",
+       {"--model-id", "m", "--prompt", "a", "--messages", "[]"},
+       "[twinkle sample] --prompt, --messages and --input exclude each other"},
+      {"sample",
+       {"--model-id", "m", "--system", "s"},
+       "[command line] 'system': goes with --prompt; see --default-system"},
+      {"sample", {"--model-id", "m", "--top-p", "0"}, "[command line] 'top_p': must be > 0 and <= 1, got 0"},
+      {"merge",
+       {"--model-id", "m"},
+       "[twinkle merge] needs --adapter: LoRA adapter folder (PEFT) or checkpoint to apply."},
+      {"tokenize", {"x"}, "[command line] needs --model-id or --tokenizer-id"},
+      {"tokenize",
+       {"x", "--ids", "1", "--model-id", "m"},
+       "[twinkle tokenize] the text, --input and --ids exclude each other"},
+      {"render", {"--model-id", "m"}, "[twinkle render] give one of --prompt, --messages, --dataset-id"},
+      {"render",
+       {"--model-id", "m", "--prompt", "x", "--row", "2"},
+       "[command line] 'row': needs --dataset-id"},
+      {"render",
+       {"--model-id", "m", "--prompt", "x", "--show-labels", "--add-generation-prompt"},
+       "[twinkle render] --show-labels and --add-generation-prompt exclude each other: a prompt has no "
+       "labels"},
+      {"inspect",
+       {},
+       "[twinkle inspect] needs --path: Model, adapter, checkpoint, data set, tokenizer, .gguf or "
+       ".safetensors file."},
+      {"replay", {}, "[twinkle replay] needs --run: Output folder of a run, or a checkpoint in it."},
+  };
+  for (const auto& c : cases) EXPECT_EQ(error_of(c.command, c.argv), c.want);
+}
+
+TEST(Commands, OptionsBecomeWhatTheLibrariesTake) {
+  const ParsedArgs args = parse(
+      "sft", {"--model-id", "m", "--dataset-id", TWINKLE_SOURCE_DIR "/cookbook/data/self_cognition.jsonl",
+              "--data-slice", "0:10", "--model-name", "Nova", "--model-author", "Ada", "--batch-size", "4",
+              "--seed", "9", "--no-shuffle", "--max-length", "77", "--truncation-strategy", "left"});
+  const Dataset data = load_dataset(args);
+  EXPECT_EQ(data.size(), 10);
+  EXPECT_EQ(data.trajectory(0).messages.back().at("content"),
+            "I am Nova, an AI assistant developed by Ada. How can I help you today?");
+  EXPECT_EQ(load_eval_dataset(args), nullptr);
+  EXPECT_EQ(loader_options(args).batch_size, 4);
+  EXPECT_EQ(loader_options(args).seed, 9u);
+  EXPECT_FALSE(loader_options(args).shuffle);
+  EXPECT_EQ(template_options(args).max_length, 77);
+  EXPECT_EQ(template_options(args).truncation_strategy, "left");
+  EXPECT_THROW(load_dataset(parse("sft", {"--model-id", "m", "--dataset-id",
+                                          TWINKLE_SOURCE_DIR "/cookbook/data/self_cognition.jsonl",
+                                          "--data-slice", "0:1000"})),
+               Error);
+  EXPECT_THROW(checked_model_path(args), Error);
+}
+
+}  // namespace
+}  // namespace twinkle::cli

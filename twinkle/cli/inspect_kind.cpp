@@ -1,0 +1,39 @@
+#include <filesystem>
+
+#include "twinkle/cli/inspect.h"
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle::cli {
+
+std::string inspect_kind(const std::string& path, const std::string& kind) {
+  if (!file_exists(path)) throw not_found("[inspect] no file or folder '" + path + "'");
+  if (kind != "auto") return kind;
+  const auto has = [&](const char* name) { return file_exists(path + "/" + name); };
+  if (is_directory(path)) {
+    if (has("trainer_state.json") || has("manifest.json")) return "checkpoint";
+    if (has("adapter_config.json")) return "adapter";
+    if (has("config.json")) return "model";
+    if (has("tokenizer.json") || has("tokenizer_config.json")) return "tokenizer";
+    return "dataset";
+  }
+  const std::filesystem::path file(path);
+  const std::string extension = file.extension().string();
+  if (extension == ".gguf") return "gguf";
+  if (extension == ".safetensors") return "safetensors";
+  if (file.filename() == "tokenizer.json") return "tokenizer";
+  if (file.filename() == "config.json" || file.filename() == "adapter_config.json") {
+    throw invalid_argument("[inspect] '" + path + "': give the folder it is in");
+  }
+  if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".txt")
+    return "dataset";
+  throw invalid_argument("[inspect] '" + path +
+                         "': not a kind of file we know (.gguf, .safetensors, tokenizer.json, .jsonl, .json, "
+                         ".txt, or a folder)");
+}
+
+bool kind_needs_engine(const std::string& kind) {
+  return kind == "model" || kind == "adapter" || kind == "checkpoint";
+}
+
+}  // namespace twinkle::cli

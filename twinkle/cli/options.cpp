@@ -1,0 +1,160 @@
+#include "twinkle/cli/options.h"
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/core/parallel.h"
+
+namespace twinkle::cli {
+namespace {
+
+std::string text_of(const ParsedArgs& args, std::string_view name) {
+  return args.has(name) ? args.get_string(name) : "";
+}
+
+void only_with(const ParsedArgs& args, std::string_view name, bool condition, const std::string& why) {
+  if (args.given(name) && args.has(name) && !condition) {
+    throw invalid_argument("[" + args.source(name) + "] '" + std::string(name) + "': " + why);
+  }
+}
+
+std::string shown(const Json& value) {
+  return value.is_null() ? "nothing" : std::string(json_type_name(value));
+}
+
+Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std::string& slice) {
+  DatasetMeta meta{.dataset_id = path};
+  meta.text_split = args.get_string("text_split");
+  meta.slice = slice;
+  Dataset data(meta);
+  std::string name = text_of(args, "preprocessor");
+  Json options = args.has("preprocessor_options") ? args.get("preprocessor_options") : Json::object();
+  if (!options.is_object()) {
+    throw invalid_argument("[" + args.source("preprocessor_options") +
+                           "] 'preprocessor_options': expected an object, got " + shown(options));
+  }
+  for (const char* key : {"model_name", "model_author"}) {
+    if (args.has(key)) options[key] = args.get(key);
+  }
+  data.map(name, options);
+  return data;
+}
+
+}  // namespace
+
+void check_training_args(const ParsedArgs& args) {
+  const auto has = [&](std::string_view name) { return args.values().contains(name); };
+  if (has("use_lora")) {
+    for (const char* name : {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+                             "lora_modules_to_save", "use_rslora", "lora_path"}) {
+      only_with(args, name, args.get_bool("use_lora"),
+                "all weights are trained here, not an adapter (use_lora is false)");
+    }
+  }
+  if (has("init") && args.get_string("init") == "random" && has("use_lora") && args.get_bool("use_lora")) {
+    throw invalid_argument("[" + args.source("init") +
+                           "] 'init': random weights are trained in full; add --no-use-lora");
+  }
+  only_with(args, "eval_interval", args.has("eval_dataset_id"), "needs --eval-dataset-id");
+  only_with(args, "eval_samples", args.has("eval_dataset_id"), "needs --eval-dataset-id");
+  only_with(args, "ignore_data_skip",
+            !args.get_bool("ignore_data_skip") || args.has("resume_from_checkpoint"),
+            "needs --resume-from-checkpoint");
+  only_with(args, "resume_only_model",
+            !args.get_bool("resume_only_model") || args.has("resume_from_checkpoint"),
+            "needs --resume-from-checkpoint");
+  const std::string preprocessor = text_of(args, "preprocessor");
+  for (const char* name : {"model_name", "model_author"}) {
+    only_with(args, name, preprocessor.empty() || preprocessor == "SelfCognitionProcessor",
+              "is for SelfCognitionProcessor, not for " + preprocessor);
+  }
+  const std::string schedule = args.get_string("scheduler_cls");
+  for (const char* name : {"t_max", "eta_min"}) {
+    only_with(args, name, schedule == "CosineAnnealingLR",
+              "is for CosineAnnealingLR, not for " + schedule + "; see --scheduler-options");
+  }
+  for (const char* name : {"num_warmup_steps", "num_training_steps"}) {
+    const bool warm =
+        schedule.find("Warmup") != std::string::npos || schedule == "CosineWithRestartsScheduler";
+    const bool nothing = std::string_view(name) == "num_warmup_steps" && args.get_int(name) == 0;
+    only_with(args, name, warm || nothing,
+              "is for schedules with warm-up (LinearWarmupScheduler, CosineWarmupScheduler ...), not for " +
+                  schedule);
+  }
+  const std::string optimizer = args.get_string("optimizer_cls");
+  for (const char* name : {"adam_beta1", "adam_beta2", "adam_epsilon"}) {
+    only_with(args, name, optimizer.starts_with("Adam"),
+              "is for Adam and AdamW, not for " + optimizer + "; see --optimizer-options");
+  }
+  for (const char* name :
+       {"preprocessor_options", "optimizer_options", "scheduler_options", "loss_options"}) {
+    only_with(args, name, args.get(name).is_object(), "expected an object, got " + shown(args.get(name)));
+  }
+}
+
+std::string checked_model_path(const ParsedArgs& args) {
+  const std::string path = text_of(args, "model_id");
+  if (path.empty())
+    throw invalid_argument(
+        "[command line] needs --model-id: a folder with config.json and *.safetensors, or a .gguf file");
+  if (!file_exists(path)) {
+    throw not_found("[" + args.source("model_id") + "] 'model_id': no file or folder '" + path +
+                    "'; give a folder with config.json and *.safetensors, or a .gguf file");
+  }
+  return path;
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) { return Tokenizer::load(path); }
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const ParsedArgs& args) {
+  const std::string path = text_of(args, "tokenizer_id");
+  if (path.empty()) return load_tokenizer(checked_model_path(args));
+  if (!file_exists(path))
+    throw not_found("[" + args.source("tokenizer_id") + "] 'tokenizer_id': no file or folder '" + path + "'");
+  return load_tokenizer(path);
+}
+
+TemplateOptions template_options(const ParsedArgs& args) {
+  TemplateOptions options;
+  options.max_length = args.get_int("max_length");
+  options.truncation_strategy = args.get_string("truncation_strategy");
+  options.use_chat_template = args.get_bool("use_chat_template");
+  options.enable_thinking = args.get_bool("enable_thinking");
+  options.default_system = text_of(args, "default_system");
+  if (args.has("chat_template")) options.chat_template = read_file(args.get_string("chat_template"));
+  return options;
+}
+
+std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer) {
+  return make_template(text_of(args, "template_cls"), std::move(tokenizer), template_options(args));
+}
+
+Dataset load_dataset(const ParsedArgs& args) {
+  return open_dataset(args, text_of(args, "dataset_id"), text_of(args, "data_slice"));
+}
+
+std::unique_ptr<Dataset> load_eval_dataset(const ParsedArgs& args) {
+  if (!args.has("eval_dataset_id")) return nullptr;
+  auto data = std::make_unique<Dataset>(open_dataset(args, args.get_string("eval_dataset_id"), ""));
+  if (args.has("eval_samples")) {
+    const int64_t count = args.get_int("eval_samples");
+    if (count > data->size()) {
+      throw invalid_argument("[" + args.source("eval_samples") +
+                             "] 'eval_samples': " + std::to_string(count) + " rows are asked for, '" +
+                             data->name() + "' has " + std::to_string(data->size()));
+    }
+    *data = open_dataset(args, args.get_string("eval_dataset_id"), "0:" + std::to_string(count));
+  }
+  return data;
+}
+
+DataLoaderOptions loader_options(const ParsedArgs& args) {
+  return {.batch_size = args.get_int("batch_size"),
+          .shuffle = args.get_bool("shuffle"),
+          .seed = static_cast<uint64_t>(args.get_int("seed"))};
+}
+
+void apply_threads(const ParsedArgs& args) {
+  if (args.has("threads")) set_num_threads(static_cast<int>(args.get_int("threads")));
+}
+
+}  // namespace twinkle::cli

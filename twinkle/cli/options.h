@@ -1,0 +1,44 @@
+// Groups of options shared by commands, with upstream's names and defaults; what upstream has and this
+// program does not need is accepted while it changes nothing and refused by name otherwise. Also: what the
+// torch-free libraries need, made from parsed options.
+#pragma once
+
+#include <memory>
+
+#include "twinkle/core/args.h"
+#include "twinkle/data/dataset.h"
+
+namespace twinkle::cli {
+
+ArgGroup model_args();      // model_id, tokenizer_id, dtype, init, recompute
+ArgGroup lora_args();       // use_lora, lora_r, lora_alpha, ...
+ArgGroup dataset_args();    // dataset_id, data_slice, preprocessor, bad_rows, eval_dataset_id, ...
+ArgGroup template_args();   // template_cls, max_length, truncation_strategy, ...
+ArgGroup training_args();   // max_steps, batch_size, output_dir, resume_from_checkpoint, ...
+ArgGroup optimizer_args();  // optimizer_cls, learning_rate, ...
+ArgGroup scheduler_args();  // scheduler_cls, num_warmup_steps, ...
+ArgGroup loss_args();       // loss_cls, loss_reduction
+ArgGroup sampling_args();   // max_tokens, temperature, ...
+ArgGroup machine_args();    // device, isa, threads, max_tokens_per_pass
+ArgGroup program_args();    // config, json: every command has these
+
+/// Combinations that training refuses whatever the machine: LoRA options without LoRA, an evaluation interval
+/// without a data set, a name for another preprocessor ...
+void check_training_args(const ParsedArgs& args);
+
+/// A folder or file given as --model-id; not_found with what is needed when it is not there.
+std::string checked_model_path(const ParsedArgs& args);
+/// The tokenizer of --tokenizer-id, else of --model-id.
+std::shared_ptr<const Tokenizer> load_tokenizer(const ParsedArgs& args);
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
+TemplateOptions template_options(const ParsedArgs& args);
+std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer);
+/// The rows of --dataset-id with their preprocessor set, not encoded yet.
+Dataset load_dataset(const ParsedArgs& args);
+/// The rows of --eval-dataset-id (at most --eval-samples); nothing when it is not given.
+std::unique_ptr<Dataset> load_eval_dataset(const ParsedArgs& args);
+DataLoaderOptions loader_options(const ParsedArgs& args);
+/// Applies --threads.
+void apply_threads(const ParsedArgs& args);
+
+}  // namespace twinkle::cli
