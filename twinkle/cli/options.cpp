@@ -87,6 +87,7 @@ void check_training_args(const ParsedArgs& args) {
   }
   for (const char* name :
        {"preprocessor_options", "optimizer_options", "scheduler_options", "loss_options"}) {
+    if (!args.has(name)) continue;
     only_with(args, name, args.get(name).is_object(), "expected an object, got " + shown(args.get(name)));
   }
 }
@@ -116,8 +117,9 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const ParsedArgs& args) {
 TemplateOptions template_options(const ParsedArgs& args) {
   TemplateOptions options;
   options.max_length = args.get_int("max_length");
-  options.truncation_strategy = args.get_string("truncation_strategy");
-  options.use_chat_template = args.get_bool("use_chat_template");
+  // Commands that only read rows leave some of these out.
+  if (args.has("truncation_strategy")) options.truncation_strategy = args.get_string("truncation_strategy");
+  if (args.has("use_chat_template")) options.use_chat_template = args.get_bool("use_chat_template");
   options.enable_thinking = args.get_bool("enable_thinking");
   options.default_system = text_of(args, "default_system");
   if (args.has("chat_template")) options.chat_template = read_file(args.get_string("chat_template"));

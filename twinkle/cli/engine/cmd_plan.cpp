@@ -1,0 +1,124 @@
+// twinkle plan: predicts the peak memory of a training run without loading the weights.
+#include <map>
+
+#include "twinkle/cli/command.h"
+#include "twinkle/cli/engine/engine_options.h"
+#include "twinkle/cli/output.h"
+#include "twinkle/core/error.h"
+#include "twinkle/lora/targets.h"
+#include "twinkle/train/planner.h"
+
+namespace twinkle::cli {
+namespace {
+
+struct Pass {
+  int64_t tokens = 0, scored = 0, data_bytes = 0;
+};
+
+// The largest pass of the first epoch, or of full rows when there is no data set.
+Pass largest_pass(const ParsedArgs& args, int64_t budget) {
+  Pass out;
+  const int64_t batch = args.get_int("batch_size"), length = args.get_int("max_length");
+  if (!args.has("dataset_id")) {
+    out.tokens = std::min(batch * length, std::max(budget / length * length, length));
+    out.scored = out.tokens;
+    return out;
+  }
+  const auto tmpl = load_template(args, load_tokenizer(args));
+  Dataset data(DatasetMeta{.dataset_id = args.get_string("dataset_id")});
+  data.encode(*tmpl, BadRows::kDrop);
+  for (const auto& f : data.features()) out.data_bytes += static_cast<int64_t>(f.input_ids.size()) * 8;
+  DataLoader loader(data.take_features(), loader_options(args));
+  for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
+    const auto features = loader.next();
+    int64_t begin = 0;
+    for (const int64_t end : split_by_tokens(features, budget)) {
+      Pass pass;
+      for (int64_t f = begin; f < end; ++f) {
+        pass.tokens += static_cast<int64_t>(features[static_cast<size_t>(f)].input_ids.size());
+        pass.scored += features[static_cast<size_t>(f)].num_trained();
+      }
+      out.tokens = std::max(out.tokens, pass.tokens);
+      out.scored = std::max(out.scored, pass.scored);
+      begin = end;
+    }
+  }
+  return out;
+}
+
+// Elements, largest rank and adapted linears of a layer.
+void count_adapter(const ParsedArgs& args, const ModelConfig& config, PlanInput& in) {
+  std::map<std::string, std::pair<int64_t, int64_t>> shapes;
+  std::vector<std::string> names;
+  for (const auto& weight : expected_weights(config)) {
+    if (weight.shape.size() != 2) continue;
+    const std::string module = weight.name.substr(0, weight.name.size() - std::string(".weight").size());
+    names.push_back(module);
+    shapes[module] = {weight.shape[0], weight.shape[1]};
+  }
+  if (config.tie_word_embeddings) {
+    names.emplace_back("lm_head");
+    shapes["lm_head"] = shapes["model.embed_tokens"];
+  }
+  int64_t in_layers = 0;
+  for (const auto& target : match_targets(lora_config(args), names, true)) {
+    in.lora_parameters += target.rank * (shapes[target.name].first + shapes[target.name].second);
+    in.lora_rank = std::max(in.lora_rank, target.rank);
+    in_layers += target.name.find(".layers.") != std::string::npos ? 1 : 0;
+  }
+  in.lora_modules_per_layer = std::min<int64_t>(7, (in_layers + config.num_layers - 1) / std::max<int64_t>(1, config.num_layers));
+  in.lora_dropout = args.get_float("lora_dropout") > 0;
+}
+
+int64_t bytes_of_weight(const ParsedArgs& args, const ModelFiles& files) {
+  const std::string dtype = args.get_string("dtype");
+  if (dtype == "fp32") return 4;
+  if (dtype != "auto") return 2;
+  if (!files.weights) return 4;
+  for (const auto& info : files.weights->tensors()) {
+    if (info.shape.size() == 2) return info.dtype == "BF16" || info.dtype == "F16" ? 2 : 4;
+  }
+  return 4;
+}
+
+int plan(const ParsedArgs& args) {
+  const ModelFiles files = open_model_files(checked_model_path(args));
+  PlanInput in;
+  in.config = model_config_from_json(files.config, files.path);
+  in.full = !args.get_bool("use_lora");
+  in.weight_bytes = bytes_of_weight(args, files);
+  const TransformersModelOptions defaults;
+  const Pass pass = largest_pass(args, args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass") : defaults.micro_batch_tokens);
+  in.tokens = pass.tokens;
+  in.scored = pass.scored;
+  in.data_bytes = pass.data_bytes;
+  if (!in.full) count_adapter(args, in.config, in);
+  in.optimizer_bytes = Registry<Optimizer>::create(args.get_string("optimizer_cls"))->state_bytes_per_element();
+  const int64_t available = args.has("memory_limit_mb") ? args.get_int("memory_limit_mb") * 1'000'000 : available_memory_bytes() + resident_bytes();
+
+  in.recompute = args.has("recompute") && args.get_bool("recompute");
+  MemoryPlan result = plan_memory(in);
+  if (!args.has("recompute") && result.peak_bytes > available) {
+    in.recompute = true;
+    result = plan_memory(in);
+  }
+  const bool fits = result.peak_bytes <= available;
+  if (args.get_bool("json")) {
+    Json out = result.to_json();
+    out["recompute"] = in.recompute;
+    out["tokens_per_pass"] = in.tokens;
+    out["available_bytes"] = available;
+    out["fits"] = fits;
+    write_json(out);
+  } else {
+    write_out("passes of " + with_commas(in.tokens) + " tokens, activations " + (in.recompute ? "recomputed" : "kept") + "\n" +
+              result.to_text() + "  available" + std::string(29, ' ') + "  " + bytes_text(available) + "\n" +
+              (fits ? "fits\n" : "does not fit: shorter rows (--max-length), smaller passes (--max-tokens-per-pass) or --recompute help\n"));
+  }
+  return fits ? 0 : 2;
+}
+
+const AddRun run("plan", plan);
+
+}  // namespace
+}  // namespace twinkle::cli

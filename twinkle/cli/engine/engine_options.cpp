@@ -1,0 +1,94 @@
+#include "twinkle/cli/engine/engine_options.h"
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/kernels/device.h"
+#include "twinkle/kernels/isa.h"
+
+namespace twinkle::cli {
+namespace {
+
+Isa isa_from_name(const std::string& name) {
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    if (isa_name(isa) == name) return isa;
+  }
+  throw invalid_argument("[isa] unknown instruction set '" + name + "'");
+}
+
+}  // namespace
+
+at::Device apply_machine(const ParsedArgs& args) {
+  apply_threads(args);
+  if (args.has("isa")) force_isa(isa_from_name(args.get_string("isa")));
+  active_isa();  // a wrong TWINKLE_ISA fails here, before any work
+  return open_device(args.get_string("device"));
+}
+
+std::unique_ptr<CausalLM> load_model(const ParsedArgs& args, at::Device device) {
+  return CausalLM::load(checked_model_path(args), {.dtype = args.get_string("dtype"), .device = device});
+}
+
+std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model) {
+  if (!args.has("adapter")) return nullptr;
+  const std::string path = args.get_string("adapter");
+  if (!file_exists(path + "/adapter_config.json")) {
+    throw not_found("[" + args.source("adapter") + "] 'adapter': '" + path + "' has no adapter_config.json; give a folder that " +
+                    "twinkle sft or PEFT wrote");
+  }
+  return Adapter::load(model, path);
+}
+
+LoraConfig lora_config(const ParsedArgs& args) {
+  LoraConfig config;
+  config.r = args.get_int("lora_r");
+  config.lora_alpha = args.get_float("lora_alpha");
+  config.lora_dropout = args.get_float("lora_dropout");
+  config.use_rslora = args.get_bool("use_rslora");
+  config.target_modules = args.get_strings("lora_target_modules");
+  if (config.target_modules.size() == 1) {
+    // One entry is a pattern when it is all-linear or looks like a regular expression, as in PEFT a string is.
+    const std::string& only = config.target_modules[0];
+    config.target_is_pattern = only == "all-linear" || only.find_first_of("*+?()[]|\\^$") != std::string::npos;
+  }
+  config.modules_to_save = args.get_strings("lora_modules_to_save");
+  config.base_model_name_or_path = args.get_string("model_id");
+  config.seed = static_cast<uint64_t>(args.get_int("seed"));
+  return config;
+}
+
+TransformersModelOptions transformers_options(const ParsedArgs& args, at::Device device) {
+  TransformersModelOptions options;
+  options.dtype = args.get_string("dtype");
+  options.device = device;
+  options.load_weights = args.get_string("init") == "pretrained";
+  options.seed = static_cast<uint64_t>(args.get_int("seed"));
+  options.gradient_accumulation_steps = args.get_int("gradient_accumulation_steps");
+  if (args.has("max_tokens_per_pass")) options.micro_batch_tokens = args.get_int("max_tokens_per_pass");
+  if (args.has("recompute")) {
+    options.gradient_checkpointing = args.get_bool("recompute") ? Recompute::kAlways : Recompute::kNever;
+  }
+  return options;
+}
+
+Json component_options(const std::string& kind, const std::string& name, const std::vector<FlagValue>& flags,
+                       const Json& more, const ParsedArgs& args) {
+  const ComponentInfo& info = Catalog::instance().info(kind, name);
+  Json out = Json::object();
+  for (const auto& flag : flags) {
+    bool declared = false;
+    for (const auto& param : info.params) declared |= param.name == flag.param;
+    if (declared) {
+      out[flag.param] = flag.value;
+    } else if (!flag.flag.empty() && args.given(flag.flag)) {
+      throw invalid_argument("[" + args.source(flag.flag) + "] '" + flag.flag + "': " + info.name + " has no such parameter");
+    }
+  }
+  if (more.is_null()) return out;
+  if (!more.is_object()) {
+    throw invalid_argument("[" + kind + "_options] expected a JSON object, got " + std::string(json_type_name(more)));
+  }
+  for (const auto& [key, value] : more.items()) out[key] = value;
+  return out;
+}
+
+}  // namespace twinkle::cli

@@ -1,0 +1,35 @@
+// What the commands of the engine share: machine options, models and adapters from parsed options.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "twinkle/cli/options.h"
+#include "twinkle/lora/adapter.h"
+#include "twinkle/train/transformers_model.h"
+
+namespace twinkle::cli {
+
+/// --threads, --isa and --device; returns the device.
+at::Device apply_machine(const ParsedArgs& args);
+
+/// The model of --model-id; a checkpoint of full training is a model too.
+std::unique_ptr<CausalLM> load_model(const ParsedArgs& args, at::Device device);
+/// The adapter of --adapter (a PEFT folder or a checkpoint), or null.
+std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model);
+
+/// The adapter that the LoRA options describe.
+LoraConfig lora_config(const ParsedArgs& args);
+TransformersModelOptions transformers_options(const ParsedArgs& args, at::Device device);
+
+/// Options of a registered component from the flags that it declares: `given[name]` for each parameter of that name,
+/// then the JSON object `more`. A flag in `refused_unless_declared` that was given although the component has no such
+/// parameter is an error naming both.
+struct FlagValue {
+  std::string param, flag;
+  Json value;
+};
+Json component_options(const std::string& kind, const std::string& name, const std::vector<FlagValue>& flags,
+                       const Json& more, const ParsedArgs& args);
+
+}  // namespace twinkle::cli

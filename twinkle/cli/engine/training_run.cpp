@@ -1,0 +1,335 @@
+#include "twinkle/cli/engine/training_run.h"
+
+#include <csignal>
+#include <cmath>
+#include <chrono>
+#include <cstdio>
+
+#include "twinkle/cli/engine/engine_options.h"
+#include "twinkle/cli/output.h"
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/kernels/isa.h"
+#include "twinkle/train/manifest.h"
+#include "twinkle/train/planner.h"
+#include "twinkle/train/progress.h"
+
+namespace twinkle::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// Ctrl-C ends the run after the step under way; a second one ends the process as usual.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupted = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      interrupted = 1;
+      std::signal(SIGINT, SIG_DFL);
+      std::signal(SIGTERM, SIG_DFL);
+    };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, &old_int_);
+    sigaction(SIGTERM, &action, &old_term_);
+  }
+  ~InterruptGuard() {
+    sigaction(SIGINT, &old_int_, nullptr);
+    sigaction(SIGTERM, &old_term_, nullptr);
+  }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  struct sigaction old_int_ {}, old_term_ {};
+};
+
+struct Schedule {
+  int64_t steps = 0;        // optimizer steps of the whole run
+  int64_t last_batches = 0; // batches of the last step, when it is a short one; 0: a full one
+};
+
+Schedule schedule_of(const ParsedArgs& args, int64_t batches_per_epoch) {
+  const int64_t accumulation = args.get_int("gradient_accumulation_steps");
+  Schedule out{.steps = args.get_int("max_steps")};
+  const auto limit = [&](int64_t batches) {
+    const int64_t steps = std::max<int64_t>(1, (batches + accumulation - 1) / accumulation);
+    if (steps > out.steps && (args.given("max_steps") || out.last_batches > 0)) return;
+    out.steps = steps;
+    out.last_batches = batches % accumulation;
+  };
+  if (args.has("num_train_epochs")) {
+    limit(static_cast<int64_t>(std::ceil(args.get_float("num_train_epochs") * static_cast<double>(batches_per_epoch))));
+  }
+  if (args.has("train_samples")) {
+    const int64_t batch = args.get_int("batch_size");
+    const int64_t batches = (args.get_int("train_samples") + batch - 1) / batch;
+    const int64_t steps = (batches + accumulation - 1) / accumulation;
+    if (steps < out.steps) out = {.steps = steps, .last_batches = batches % accumulation};
+  }
+  return out;
+}
+
+class Run {
+ public:
+  Run(const ParsedArgs& args, const TrainingRunOptions& options)
+      : args_(args), options_(options), output_dir_(args.get_string("output_dir")) {}
+
+  TrainingRunResult run();
+
+ private:
+  void load_data();
+  void load_model();
+  void resume();
+  void write_manifest();
+  void loop();
+  bool one_step();
+  void evaluate();
+  void save(bool last);
+  void note(const std::string& line) {
+    if (!options_.quiet) progress_.note(line);
+  }
+
+  const ParsedArgs& args_;
+  TrainingRunOptions options_;
+  std::string output_dir_;
+  Clock::time_point start_ = Clock::now();
+  std::string dataset_hash_, eval_hash_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const Template> template_;
+  std::unique_ptr<DataLoader> loader_;
+  std::vector<InputFeature> eval_features_;
+  std::unique_ptr<TransformersModel> model_;
+  Schedule schedule_;
+  RunManifest manifest_;
+  ProgressLine progress_{stderr};
+  std::unique_ptr<JsonlWriter> metrics_;
+  std::unique_ptr<DigestWriter> digest_;
+  TrainingRunResult result_;
+  int64_t saved_step_ = -1;
+};
+
+void Run::load_data() {
+  tokenizer_ = load_tokenizer(args_);
+  template_ = std::shared_ptr<const Template>(load_template(args_, tokenizer_));
+  const BadRows bad_rows = parse_bad_rows(args_.get_string("bad_rows"));
+  const auto encode = [&](Dataset& data, std::string& hash) {
+    data.encode(*template_, bad_rows);
+    for (const auto& line : data.notes()) note("note: " + line);
+    int64_t dropped = 0;
+    for (const auto& row : data.dropped()) dropped += row.partial ? 0 : 1;
+    if (dropped > 0) {
+      note("dropped " + with_commas(dropped) + " rows of " + data.name() + "; the first: " + data.dropped().front().reason);
+    }
+    hash = data.content_hash();
+    return data.take_features();
+  };
+  Dataset data = load_dataset(args_);
+  loader_ = std::make_unique<DataLoader>(encode(data, dataset_hash_), loader_options(args_));
+  if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
+  schedule_ = schedule_of(args_, loader_->batches_per_epoch());
+  if (options_.stop_after) schedule_.steps = std::min(schedule_.steps, *options_.stop_after);
+}
+
+void Run::load_model() {
+  const at::Device device = apply_machine(args_);
+  model_ = std::make_unique<TransformersModel>(checked_model_path(args_), transformers_options(args_, device));
+  model_->set_template(template_);
+  if (args_.get_bool("use_lora")) {
+    if (args_.has("lora_path")) {
+      model_->add_adapter_to_model("default", args_.get_string("lora_path"));
+    } else {
+      model_->add_adapter_to_model("default", lora_config(args_));
+    }
+  }
+  const std::string loss = args_.get_string("loss_cls"), optimizer = args_.get_string("optimizer_cls"),
+                    scheduler = args_.get_string("scheduler_cls");
+  model_->set_loss(loss, component_options("loss", loss, {{"reduction", "loss_reduction", args_.get("loss_reduction")}},
+                                           args_.get("loss_options"), args_));
+  model_->set_optimizer(
+      optimizer, component_options("optimizer", optimizer,
+                                   {{"lr", "learning_rate", args_.get("learning_rate")},
+                                    {"weight_decay", "weight_decay", args_.get("weight_decay")},
+                                    {"betas", "adam_beta1", Json::array({args_.get("adam_beta1"), args_.get("adam_beta2")})},
+                                    {"eps", "adam_epsilon", args_.get("adam_epsilon")}},
+                                   args_.get("optimizer_options"), args_));
+  // The length of the schedule is that of the whole run, wherever this process stops.
+  const int64_t whole = schedule_of(args_, loader_->batches_per_epoch()).steps;
+  const Json steps = args_.has("num_training_steps") ? args_.get("num_training_steps") : Json(whole);
+  model_->set_lr_scheduler(
+      scheduler, component_options("scheduler", scheduler,
+                                   {{"num_warmup_steps", "num_warmup_steps", args_.get("num_warmup_steps")},
+                                    {"num_training_steps", "", steps},
+                                    {"T_max", "t_max", args_.has("t_max") ? args_.get("t_max") : steps},
+                                    {"eta_min", "eta_min", args_.get("eta_min")}},
+                                   args_.get("scheduler_options"), args_));
+  for (const char* metric : {"LossMetric", "Accuracy", "TrainMetric"}) model_->add_metric(metric);
+}
+
+void Run::resume() {
+  if (!args_.has("resume_from_checkpoint")) return;
+  const bool only_model = args_.get_bool("resume_only_model");
+  const ResumeInfo info = model_->resume_from_checkpoint(args_.get_string("resume_from_checkpoint"), only_model);
+  for (const auto& line : info.notes) note("note: " + line);
+  if (!only_model && !args_.get_bool("ignore_data_skip")) loader_->resume_from_checkpoint(info.consumed_train_samples);
+  if (!only_model) note("resumed at step " + with_commas(info.cur_step) + " from " + args_.get_string("resume_from_checkpoint"));
+}
+
+void Run::write_manifest() {
+  manifest_ = RunManifest::of_this_program();
+  manifest_.command = options_.command;
+  manifest_.config = args_.values();
+  manifest_.model_id = args_.get_string("model_id");
+  manifest_.model_hash = model_files_hash(checked_model_path(args_));
+  manifest_.data_hashes[args_.get_string("dataset_id")] = dataset_hash_;
+  if (args_.has("eval_dataset_id")) manifest_.data_hashes[args_.get_string("eval_dataset_id")] = eval_hash_;
+  const auto seed = static_cast<uint64_t>(args_.get_int("seed"));
+  manifest_.seeds = {{"data", seed}, {"lora", seed}, {"weights", seed}};
+  const Json value = manifest_.to_json();
+  model_->set_manifest(value);
+  make_directories(output_dir_);
+  write_file_atomic(output_dir_ + "/manifest.json", value.dump(2) + "\n");
+}
+
+void Run::evaluate() {
+  if (eval_features_.empty()) return;
+  const int64_t batch = args_.get_int("batch_size");
+  for (size_t begin = 0; begin < eval_features_.size(); begin += static_cast<size_t>(batch)) {
+    const size_t end = std::min(eval_features_.size(), begin + static_cast<size_t>(batch));
+    model_->forward_only(std::vector<InputFeature>(eval_features_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                   eval_features_.begin() + static_cast<std::ptrdiff_t>(end)));
+    model_->calculate_loss();
+  }
+  const Json numbers = model_->calculate_metric(false);
+  Json line = {{"step", model_->cur_step()}};
+  for (const auto& [key, value] : numbers.items()) line["eval_" + key] = value;
+  metrics_->write(line);
+  for (const char* key : {"eval_loss", "eval_loss_sum"}) {
+    if (line.contains(key) && line[key].is_number()) {
+      result_.last_eval_loss = line[key].get<double>();
+      char text[96];
+      std::snprintf(text, sizeof(text), "step %lld: evaluation loss %.4f", static_cast<long long>(model_->cur_step()),
+                    *result_.last_eval_loss);
+      note(text);
+    }
+  }
+}
+
+void Run::save(bool last) {
+  if (!options_.checkpoints || saved_step_ == model_->cur_step()) return;
+  CheckpointOptions options;
+  options.output_dir = output_dir_;
+  options.consumed_train_samples = loader_->consumed_train_samples();
+  options.save_total_limit = args_.has("save_total_limit") ? args_.get_int("save_total_limit") : 0;
+  options.background = !last;
+  if (const auto path = model_->save(options)) {
+    result_.checkpoint = *path;
+    saved_step_ = model_->cur_step();
+    note("saved " + *path);
+  }
+}
+
+// One optimizer step; false when the interruption came before it was complete.
+bool Run::one_step() {
+  const int64_t step = model_->cur_step() + result_.skipped_steps + 1;
+  const bool short_step = step == schedule_.steps && schedule_.last_batches > 0;
+  const int64_t batches = short_step ? schedule_.last_batches : args_.get_int("gradient_accumulation_steps");
+  double loss = 0;
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < batches; ++i) {
+    const ModelOutput out = model_->forward_backward(loader_->next());
+    tokens += out.num_tokens;
+    loss += out.loss.value_or(NAN) / static_cast<double>(batches);
+    if (interrupted) return false;
+  }
+  if (short_step) model_->flush_accumulation();
+  const StepResult done = model_->clip_grad_and_step(args_.get_float("max_grad_norm"));
+  result_.tokens += tokens;
+  result_.losses.push_back(loss);
+  if (std::isfinite(loss)) result_.last_loss = loss;
+  digest_->step(step, loss, done.grad_norm);
+  Json line = {{"step", step}, {"epoch", static_cast<double>(loader_->consumed_train_samples()) / static_cast<double>(loader_->num_features())}};
+  line.update(model_->calculate_metric(true));
+  if (done.skipped) {
+    ++result_.skipped_steps;
+    line["skipped"] = done.reason;
+    note("step " + std::to_string(step) + " skipped: " + done.reason);
+  }
+  metrics_->write(line);
+  if (!options_.quiet) progress_.update(step, schedule_.steps, line);
+  return true;
+}
+
+void Run::loop() {
+  const InterruptGuard guard;
+  const int64_t save_steps = args_.get_int("save_steps");
+  const int64_t eval_interval = args_.has("eval_interval") ? args_.get_int("eval_interval") : 0;
+  const auto begin = Clock::now();
+  while (model_->cur_step() + result_.skipped_steps < schedule_.steps && !interrupted) {
+    if (!one_step()) break;
+    const int64_t step = model_->cur_step();
+    if (eval_interval > 0 && step % eval_interval == 0 && step < schedule_.steps) evaluate();
+    if (save_steps > 0 && step % save_steps == 0) save(false);
+  }
+  result_.train_seconds = seconds_since(begin);
+  result_.interrupted = interrupted != 0;
+}
+
+TrainingRunResult Run::run() {
+  load_data();
+  load_model();
+  resume();
+  if (model_->cur_step() >= schedule_.steps) {
+    throw invalid_argument("[training] the checkpoint is at step " + std::to_string(model_->cur_step()) + " and the run ends at step " +
+                           std::to_string(schedule_.steps) + "; raise --max-steps or --num-train-epochs");
+  }
+  write_manifest();
+  const int64_t resumed_at = model_->cur_step();
+  metrics_ = std::make_unique<JsonlWriter>(output_dir_ + "/metrics.jsonl", resumed_at);
+  digest_ = std::make_unique<DigestWriter>(output_dir_ + "/digest.jsonl", resumed_at);
+  loop();
+  if (!result_.interrupted) {
+    evaluate();
+    save(true);
+    result_.weights_sha256 = weights_hash(model_->group().trained());
+    digest_->finish(model_->cur_step(), result_.weights_sha256);
+  } else if (model_->group().pending_calls() == 0) {
+    save(true);
+  }
+  model_->wait_for_save();
+  if (!options_.quiet) progress_.finish();
+  result_.steps = model_->cur_step();
+  result_.seconds = seconds_since(start_);
+  result_.tokens_per_s = result_.train_seconds > 0 ? static_cast<double>(result_.tokens) / result_.train_seconds : 0;
+  result_.peak_rss_mb = static_cast<double>(peak_resident_bytes()) / 1e6;
+  return result_;
+}
+
+}  // namespace
+
+Json TrainingRunResult::to_json() const {
+  const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
+  return {{"steps", steps},
+          {"skipped_steps", skipped_steps},
+          {"interrupted", interrupted},
+          {"loss", number(last_loss)},
+          {"eval_loss", number(last_eval_loss)},
+          {"losses", losses},
+          {"checkpoint", checkpoint.empty() ? Json(nullptr) : Json(checkpoint)},
+          {"weights_sha256", weights_sha256},
+          {"tokens", tokens},
+          {"seconds", seconds},
+          {"train_seconds", train_seconds},
+          {"tokens_per_s", tokens_per_s},
+          {"peak_rss_mb", peak_rss_mb},
+          {"isa", std::string(isa_name(active_isa()))}};
+}
+
+TrainingRunResult run_training(const ParsedArgs& args, const TrainingRunOptions& options) { return Run(args, options).run(); }
+
+}  // namespace twinkle::cli
