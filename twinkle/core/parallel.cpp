@@ -27,7 +27,7 @@ struct Job {
   int64_t count = 0;
   int64_t grain = 1;
   std::atomic<int64_t> next{0};
-  std::atomic<int> pending{0};
+  std::atomic<int> finished{0};  // workers that joined and are done
   std::mutex error_mutex;
   std::exception_ptr error;
 
@@ -65,7 +65,8 @@ inline void relax() {
 #endif
 }
 
-// Workers spin briefly for the next job, since a training step issues thousands of short ones, then sleep.
+// Workers spin briefly for the next job, since a training step issues thousands of short ones, then sleep. A job
+// waits only for the workers that joined it: one that the system has not scheduled yet holds nobody up.
 class Pool {
  public:
   explicit Pool(int size) : size_(size) {
@@ -85,17 +86,25 @@ class Pool {
   int size() const { return size_; }
 
   void run(Job& job) {
-    job.pending.store(size_ - 1, std::memory_order_relaxed);
+    bool anyone_asleep = false;
     {
       std::lock_guard lock(mutex_);
       job_ = &job;
+      joined_ = 0;
       generation_.fetch_add(1, std::memory_order_release);
+      anyone_asleep = sleepers_ > 0;
     }
-    if (sleepers_.load(std::memory_order_acquire) > 0) wake_.notify_all();
+    if (anyone_asleep) wake_.notify_all();
     tls_inside = true;
     job.run();
     tls_inside = false;
-    for (int spins = 0; job.pending.load(std::memory_order_acquire) != 0; ++spins) {
+    int joined = 0;
+    {
+      std::lock_guard lock(mutex_);
+      job_ = nullptr;
+      joined = joined_;
+    }
+    for (int spins = 0; job.finished.load(std::memory_order_acquire) != joined; ++spins) {
       if (spins < kSpins) {
         relax();
       } else {
@@ -105,30 +114,28 @@ class Pool {
   }
 
  private:
-  static constexpr int kSpins = 20000;
+  static constexpr int kSpins = 3000;
 
   void work(int index) {
     tls_index = index;
     tls_inside = true;
     uint64_t seen = 0;
     for (;;) {
-      int spins = 0;
-      while (generation_.load(std::memory_order_acquire) == seen && spins < kSpins) {
-        relax();
-        ++spins;
-      }
+      for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins) relax();
       Job* job = nullptr;
       {
         std::unique_lock lock(mutex_);
-        sleepers_.fetch_add(1, std::memory_order_acq_rel);
+        ++sleepers_;
         wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
-        sleepers_.fetch_sub(1, std::memory_order_acq_rel);
+        --sleepers_;
         seen = generation_.load(std::memory_order_relaxed);
         if (stop_) return;
         job = job_;
+        if (job != nullptr) ++joined_;
       }
+      if (job == nullptr) continue;
       job->run();
-      job->pending.fetch_sub(1, std::memory_order_acq_rel);
+      job->finished.fetch_add(1, std::memory_order_release);
     }
   }
 
@@ -137,7 +144,8 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<uint64_t> generation_{0};
-  std::atomic<int> sleepers_{0};
+  int sleepers_ = 0;    // guarded by mutex_, as are the next three
+  int joined_ = 0;
   Job* job_ = nullptr;
   bool stop_ = false;
 };
