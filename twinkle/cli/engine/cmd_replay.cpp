@@ -67,7 +67,10 @@ int replay(const ParsedArgs& args) {
   if (std::filesystem::weakly_canonical(output) == std::filesystem::weakly_canonical(run)) {
     throw invalid_argument("[" + args.source("output_dir") + "] 'output_dir': is the run itself; give another folder");
   }
-  Json config = recorded.config;
+  if (!recorded.config.contains("options") || !recorded.config.contains("given")) {
+    throw invalid_argument("[" + run + "/manifest.json] 'config': expected the options of a run");
+  }
+  Json config = recorded.config["options"];
   config["output_dir"] = output;
   config["resume_from_checkpoint"] = nullptr;  // from the start, however often the run was resumed
   for (const char* name : {"threads", "device"}) {
@@ -75,9 +78,7 @@ int replay(const ParsedArgs& args) {
   }
   config["isa"] = recorded.isa;
   std::map<std::string, std::string, std::less<>> sources;
-  for (const auto& [name, value] : config.items()) {
-    if (!value.is_null()) sources[name] = run + "/manifest.json";
-  }
+  for (const auto& name : recorded.config["given"]) sources[name.get<std::string>()] = run + "/manifest.json";
   TrainingRunOptions options{.command = recorded.command, .quiet = args.get_bool("json"), .checkpoints = false};
   if (args.has("steps")) options.stop_after = args.get_int("steps");
   const TrainingRunResult result = run_training(ParsedArgs(config, sources, {}), options);

@@ -183,7 +183,11 @@ void Run::resume() {
 void Run::write_manifest() {
   manifest_ = RunManifest::of_this_program();
   manifest_.command = options_.command;
-  manifest_.config = args_.values();
+  Json given = Json::array();
+  for (const auto& [name, value] : args_.values().items()) {
+    if (args_.given(name)) given.push_back(name);
+  }
+  manifest_.config = {{"options", args_.values()}, {"given", given}};
   manifest_.model_id = args_.get_string("model_id");
   manifest_.model_hash = model_files_hash(checked_model_path(args_));
   manifest_.data_hashes[args_.get_string("dataset_id")] = dataset_hash_;
