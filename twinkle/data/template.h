@@ -1,6 +1,15 @@
-// Template: conversation -> tokens with labels. Components of kind "template"; `Template` is the general one.
+// Template: conversation -> tokens with labels. Components of kind "template"; `Template` is the general one. Encoding
+// is safe from many threads.
+//
+// With a chat template, trained is what the model itself would write: the assistant turns from the end of their prompt
+// to the end of the turn, its closing token included, in the rendering of the whole conversation. `user_data` may
+// restrict them ("key_rounds": indices of messages as given), and so may a message: {"loss": false}, {"train": false} or
+// {"weight": 0}; other numbers in loss or weight are the weight of its tokens.
+// Without one (use_chat_template = false) a row is one message whose text is encoded as Hugging Face does, with what the
+// tokenizer adds (no end of sequence unless it is the tokenizer's own), and every token is trained.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +48,17 @@ class Template {
   /// Ids that end a turn when the model writes them (eos and the template's end-of-turn token).
   virtual std::vector<int32_t> stop_ids() const = 0;
 };
+
+using TemplateFactory =
+    std::function<std::unique_ptr<Template>(std::shared_ptr<const Tokenizer>, const TemplateOptions&)>;
+
+/// static const RegisterTemplate registered{{.name = "MyTemplate", ...}, [](auto tokenizer, const auto& options) {...}};
+struct RegisterTemplate {
+  RegisterTemplate(ComponentInfo info, TemplateFactory factory);
+};
+
+/// TemplateOptions as parameters, for help and checking.
+std::vector<ParamSpec> template_params();
 
 /// The registered template `name` ("" picks the general one) over a tokenizer.
 std::unique_ptr<Template> make_template(const std::string& name, std::shared_ptr<const Tokenizer> tokenizer,
