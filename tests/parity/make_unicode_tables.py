@@ -110,6 +110,13 @@ def main():
     nfkd = N.NFKD()
     table(out, "kNoDecomposition", {c for c in CHARS if c and nfkd.normalize_str(chr(c)) == chr(c)
                                     and ctypes.string_at(PROC.utf8proc_NFKD(chr(c).encode())).decode() != chr(c)})
+    nfd = N.NFD()
+
+    def unordered(c):
+        x = chr(c)
+        return nfd.normalize_str("a\u0301" + x) == "a\u0301" + x and nfd.normalize_str("a" + x + "\u0334") == "a" + x + "\u0334"
+    marks = {c for c in CHARS if NEW[c][0] == "M" or OLD[c][0] == "M"}
+    table(out, "kNoReorder", {c for c in marks if unordered(c) and (unicodedata.combining(chr(c)) or OLD[c] == "Cn")})
     path = pathlib.Path(__file__).resolve().parents[2] / "twinkle/text/unicode_tables.inc"
     path.write_text("\n".join(out) + "\n")
 

@@ -71,6 +71,37 @@ def gguf_byte_level(path, steps):
     return tokenizer
 
 
+def tiktoken_reference(path):
+    """tiktoken ranks as transformers converts them: merges found by merging each token below its own rank."""
+    import base64
+    ranks = {base64.b64decode(t): int(r) for t, r in (line.split() for line in path.read_text().splitlines() if line)}
+    chars = bytes_to_chars()
+    spell = lambda data: "".join(chars[b] for b in data)
+    merges = []
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        found = [(token[:i], token[i:]) for i in range(1, len(token)) if token[:i] in ranks and token[i:] in ranks]
+        found.sort(key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
+        merges += [(spell(a), spell(b)) for a, b in found]
+    tokenizer = Tokenizer(models.BPE({spell(t): r for t, r in ranks.items()}, merges, ignore_merges=True))
+    qwen = path.suffix == ".tiktoken"
+    expression = QWEN2 if qwen else QWEN2.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
+    if qwen:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    if qwen:
+        names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
+        tokenizer.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names])
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+        return tokenizer
+    with_added(tokenizer, json.loads((path.parent / "tokenizer_config.json").read_text()))
+    bos = "<|begin_of_text|>"
+    template = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))])
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tokenizer
+
+
 def deepseek_coder(path):
     split = lambda expression: pre_tokenizers.Split(Regex(expression), "isolated")
     return gguf_byte_level(path, [split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[一-龥ࠀ-一가-퟿]+"),
@@ -127,6 +158,7 @@ def compare(name, tool, path, reference, texts, broken, shown):
     # neither knows them as special: a fault of its own, left out here.
     odd = {t["id"] for t in settings["added_tokens"] if t["normalized"]} if settings["normalizer"] else set()
     precompiled = (settings["normalizer"] or {}).get("type") == "Precompiled"
+    form = "NFKD" if (settings["normalizer"] or {}).get("type") == "BertNormalizer" else "NFKC"
     alphabet = bytes_to_chars() if (settings["decoder"] or {}).get("type") == "ByteLevel" else {}
     missing = {b for b, c in alphabet.items() if reference.token_to_id(c) is None}
     for at, (text, row) in enumerate(zip(everything, ours)):
@@ -137,7 +169,7 @@ def compare(name, tool, path, reference, texts, broken, shown):
         # Left out: broken UTF-8 (the package never sees it), composed characters (the package gives them the first
         # part's place, we the whole's), and what makes the package's places slip: a precompiled map that changes the
         # number of characters, and bytes that the vocabulary lacks.
-        composed = settings["normalizer"] is not None and unicodedata.normalize("NFKC", text) != text
+        composed = settings["normalizer"] is not None and unicodedata.normalize(form, text) != text
         if at < len(texts) and not composed and not precompiled and not missing & set(text.encode()):
             want = byte_offsets(text, encoded.offsets)
             if row["offsets"] != want:
@@ -181,6 +213,8 @@ def main():
     cases["deepseek-coder.gguf"] = (coder, lambda: deepseek_coder(coder))
     phi = data / "phi-3-mini/ggml-vocab-phi-3.gguf"
     cases["phi-3.gguf"] = (phi, lambda: Tokenizer.from_file(str(data / "phi-3-mini/tokenizer.json")))
+    for name, file in (("llama3", "llama3/tokenizer.model"), ("qwen1", "qwen1/qwen.tiktoken")):
+        cases[name] = (data / file, lambda file=file: tiktoken_reference(data / file))
     if args.smollm:
         cases["smollm2.gguf"] = (args.smollm, lambda: smollm(args.smollm))
     texts = strings(args.strings, args.seed)

@@ -28,6 +28,17 @@ Json folder_config(const std::string& folder) {
   return config;
 }
 
+// tokenizer.model is a name for two things: SentencePiece's protobuf, and lines of base64 and rank.
+std::shared_ptr<const Tokenizer> load_other(const std::string& path, Json config) {
+  const MappedFile file(path);
+  const std::string_view head = file.text().substr(0, 64);
+  const bool text = std::all_of(head.begin(), head.end(), [](char c) { return c == '\n' || c == '\r' || (c >= ' ' && c <= '~'); });
+  if (!text || head.empty()) {
+    throw invalid_argument("[tokenizer] " + path + " is a SentencePiece model, which is not read; a tokenizer.json is needed");
+  }
+  return tokenizer::from_tiktoken(path, std::move(config));
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
@@ -37,13 +48,13 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
     if (file_exists(path + "/vocab.json") && file_exists(path + "/merges.txt")) {
       return tokenizer::from_vocab_and_merges(path, folder_config(path));
     }
+    std::vector<std::string> others;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
       const std::string name = entry.path().filename().string();
-      if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken") || name.ends_with(".spm")) {
-        throw invalid_argument("[tokenizer] " + path + " has only " + name +
-                               "; SentencePiece and tiktoken files are not read yet: a tokenizer.json is needed");
-      }
+      if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken")) others.push_back(name);
     }
+    std::sort(others.begin(), others.end());
+    if (!others.empty()) return load_other(path + "/" + others[0], folder_config(path));
     throw not_found("[tokenizer] " + path + " has neither tokenizer.json nor vocab.json with merges.txt");
   }
   if (!file_exists(path)) throw not_found("[tokenizer] no such file or folder: " + path);
@@ -51,9 +62,11 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
     const GgufFile file = GgufFile::open(path);
     return from_gguf_metadata(file.metadata(), path);
   }
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const bool standard = std::filesystem::path(path).filename() == "tokenizer.json";
-  return from_json(read_json_file(path), standard ? folder_config(folder.empty() ? "." : folder) : Json::object(), path);
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const std::string name = std::filesystem::path(path).filename().string();
+  if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken")) return load_other(path, folder_config(folder));
+  return from_json(read_json_file(path), name == "tokenizer.json" ? folder_config(folder) : Json::object(), path);
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_json(const Json& json, const Json& tokenizer_config, std::string_view where) {

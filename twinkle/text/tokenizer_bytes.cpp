@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "twinkle/core/error.h"
 #include "twinkle/text/unicode.h"
 
 namespace twinkle::tokenizer {
@@ -70,6 +71,36 @@ int byte_token_value(std::string_view token) {
 std::string byte_token(unsigned char byte) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
+}
+
+std::string decode_base64(const std::string& in, const std::string& path) {
+  std::string out;
+  uint32_t bits = 0;
+  int count = 0;
+  size_t at = 0;
+  for (; at < in.size() && in[at] != '='; ++at) {
+    const char c = in[at];
+    int value = -1;
+    if (c >= 'A' && c <= 'Z') value = c - 'A';
+    if (c >= 'a' && c <= 'z') value = c - 'a' + 26;
+    if (c >= '0' && c <= '9') value = c - '0' + 52;
+    if (c == '+') value = 62;
+    if (c == '/') value = 63;
+    if (value < 0) throw invalid_argument(path + ": not base64 at character " + std::to_string(at));
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    if (++count == 4) {
+      for (int shift = 16; shift >= 0; shift -= 8) out += static_cast<char>(bits >> shift & 0xFF);
+      bits = 0;
+      count = 0;
+    }
+  }
+  if (count == 1 || in.size() - at > 2) throw invalid_argument(path + ": base64 is cut off");
+  if (count == 2) out += static_cast<char>(bits >> 4 & 0xFF);
+  if (count == 3) {
+    out += static_cast<char>(bits >> 10 & 0xFF);
+    out += static_cast<char>(bits >> 2 & 0xFF);
+  }
+  return out;
 }
 
 }  // namespace twinkle::tokenizer

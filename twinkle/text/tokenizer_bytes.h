@@ -22,4 +22,7 @@ bool unmap_bytes(std::string_view token, std::string& out);
 int byte_token_value(std::string_view token);
 std::string byte_token(unsigned char byte);
 
+/// invalid_argument "path: ..." when it is none.
+std::string decode_base64(const std::string& text, const std::string& path);
+
 }  // namespace twinkle::tokenizer

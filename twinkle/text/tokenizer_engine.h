@@ -24,6 +24,8 @@ std::shared_ptr<const Tokenizer> make_tokenizer(Json parts, std::unique_ptr<cons
 
 /// A directory with vocab.json and merges.txt (GPT-2, Qwen2), `config` being its tokenizer_config.json.
 std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder, Json config);
+/// A tiktoken file (lines of base64 and rank): Llama 3 when the config's added tokens are Llama 3's, else Qwen.
+std::shared_ptr<const Tokenizer> from_tiktoken(const std::string& path, Json config);
 
 class Engine : public Tokenizer {
  public:

@@ -31,8 +31,11 @@ auto find_range(const Table& table, char32_t c) -> decltype(&table[0]) {
   return c <= it->last ? &*it : nullptr;
 }
 
+utf8proc_category_t known_category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+
+// With the characters of the Unicode version that the package's regex engine has.
 utf8proc_category_t category(char32_t c) {
-  const utf8proc_category_t known = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const utf8proc_category_t known = known_category(c);
   if (known != UTF8PROC_CATEGORY_CN) return known;
   const auto* added = find_range(kNewCategories, c);
   return added == nullptr ? known : added->category;
@@ -241,24 +244,24 @@ bool is_word(char32_t c) {
 
 bool is_punctuation(char32_t c) {
   if (c < 0x80) return is_ascii_punctuation(c);
-  if ((class_of(category(c)) & kPunctuation) != 0) return find_range(kLessPunctuation, c) == nullptr;
+  if ((class_of(known_category(c)) & kPunctuation) != 0) return find_range(kLessPunctuation, c) == nullptr;
   return find_range(kMorePunctuation, c) != nullptr;
 }
 
 bool is_mark(char32_t c) {
   if (c < 0x300) return false;
-  if ((class_of(category(c)) & kMark) != 0) return find_range(kLessMarks, c) == nullptr;
+  if ((class_of(known_category(c)) & kMark) != 0) return find_range(kLessMarks, c) == nullptr;
   return find_range(kMoreMarks, c) != nullptr;
 }
 
 bool is_nonspacing_mark(char32_t c) {
   if (c < 0x300) return false;
-  if (category(c) == UTF8PROC_CATEGORY_MN) return find_range(kLessNonspacing, c) == nullptr;
+  if (known_category(c) == UTF8PROC_CATEGORY_MN) return find_range(kLessNonspacing, c) == nullptr;
   return find_range(kMoreNonspacing, c) != nullptr;
 }
 
 bool is_other(char32_t c) {
-  const utf8proc_category_t kind = category(c);
+  const utf8proc_category_t kind = known_category(c);
   if (kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CF && kind != UTF8PROC_CATEGORY_CO) return false;
   return find_range(kLessOther, c) == nullptr;
 }
@@ -355,7 +358,10 @@ void decompose(char32_t c, bool compat, std::vector<utf8proc_int32_t>& out) {
   }
 }
 
-int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
+int combining_class(utf8proc_int32_t c) {
+  const int known = utf8proc_get_property(c)->combining_class;
+  return known != 0 && find_range(kNoReorder, static_cast<char32_t>(c)) != nullptr ? 0 : known;
+}
 
 // Leaves out what stays the same at both ends.
 void narrow(std::string_view text, Rewrite& rewrite) {
