@@ -10,6 +10,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/core/parallel.h"
 #include "twinkle/model/weight_source.h"
 #include "twinkle/train/train_group.h"
 
@@ -55,7 +56,7 @@ int64_t kernel_scratch(const PlanInput& in) {
   const int64_t head_block = 64 << 20;                                       // logits of a block of rows, at most
   const int64_t logits = std::min<int64_t>(head_block, in.scored * in.config.vocab_size * 4);
   const int64_t attention_delta = in.tokens * in.config.num_heads * 4;
-  return logits + attention_delta + in.tokens * 64;
+  return logits + attention_delta + in.tokens * 64 + num_threads() * (int64_t{4} << 20);
 }
 
 std::optional<int64_t> number_of(const std::string& path) {
