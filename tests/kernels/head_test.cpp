@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "twinkle/core/parallel.h"
+#include "twinkle/kernels/cpu/gemm_kernels.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
 
@@ -25,6 +26,7 @@ class HeadTest : public ::testing::Test {
     isa_ = active_isa();
     threads_ = num_threads();
     at::manual_seed(3);
+    at::set_num_threads(1);  // the oracle's threads would only get in the way
   }
   void TearDown() override {
     force_isa(isa_);
@@ -310,6 +312,38 @@ TEST_F(HeadTest, ARowDoesNotSeeTheOthersAndSequencesAddUp) {
     at::Tensor logits = at::empty({61, 1031});
     head_logits(c.hidden, c.w, nullptr, {}, logits);
     EXPECT_LT(largest((logits * 0.9).logsumexp(1) - whole.out.lse_S), 1e-5);
+  }
+}
+
+TEST_F(HeadTest, ExpIsWithinOneUlpAndTheSameInEveryLane) {
+  std::vector<float> in;
+  for (double x = -95.0; x <= 88.3; x += 0.00137) in.push_back(static_cast<float>(x));
+  for (const float x : {0.0f, -0.0f, -1e-30f, 1e-8f, -87.3365f, -87.4f, -INFINITY}) in.push_back(x);
+  std::vector<float> first;
+  for (const Isa isa : vector_isas()) {
+    force_isa(isa);
+    const cpu::KernelTable& table = cpu::kernels();
+    std::vector<float> out(in.size()), tail(in.size());
+    table.exp(in.data(), static_cast<int64_t>(in.size()), out.data());
+    for (size_t i = 0; i < in.size(); ++i) {
+      const double exact = std::exp(static_cast<double>(in[i]));
+      if (in[i] < -87.33654f) {
+        EXPECT_EQ(out[i], 0.0f) << in[i];
+        continue;
+      }
+      const float rounded = static_cast<float>(exact);
+      const double ulp = std::nextafter(rounded, INFINITY) - rounded;
+      ASSERT_LE(std::abs(out[i] - exact), 1.01 * ulp) << in[i];
+    }
+    for (size_t i = 0; i < 5000; i += 7) {  // as the last lanes of a short row
+      table.exp(in.data() + i, 3, tail.data());
+      for (size_t j = 0; j < 3; ++j) ASSERT_EQ(tail[j], out[i + j]);
+    }
+    const float nan = NAN;
+    table.exp(&nan, 1, tail.data());
+    EXPECT_TRUE(std::isnan(tail[0]));
+    if (first.empty()) first = out;
+    EXPECT_EQ(out, first) << isa_name(isa);
   }
 }
 

@@ -25,6 +25,7 @@ class MatrixTest : public ::testing::Test {
     isa_ = active_isa();
     threads_ = num_threads();
     at::manual_seed(7);
+    at::set_num_threads(1);  // the oracle's threads would only get in the way
   }
   void TearDown() override {
     force_isa(isa_);

@@ -135,17 +135,31 @@ struct PanelBlock {
   WeightType type;
 };
 
+// A block of weights as stretches of memory.
+struct Stretches {
+  const char* first = nullptr;
+  int64_t count = 0, bytes = 0, stride = 0;
+};
+
 // Runs one task: all blocks of the reduced index in order, then what comes after the chain.
 template <typename Source>
 void run_task(const KernelTable& table, const Product& product, int64_t columns, int64_t reduced, int64_t block,
-              Range rows, Range panels, const Source& source) {
+              Range rows, Range panels, const Source& source, Range next_panels) {
   const int64_t column = panels.begin * kPanelWidth;
   const int64_t width = std::min(columns, panels.end * kPanelWidth) - column;
   ExtraRunner extras(table, product, columns, panels);
   const int64_t blocks = std::max<int64_t>(1, ceil_div(reduced, block));
+  block = ceil_div(ceil_div(reduced, blocks), kPanelWidth) * kPanelWidth;
   for (int64_t i = 0; i < blocks; ++i) {
-    const Range k = {i * block, std::min(reduced, (i + 1) * block)};
-    const PanelBlock b = source(panels, k);
+    const bool last = i + 1 == blocks;
+    const Range k = {std::min(reduced, i * block), std::min(reduced, (i + 1) * block)};
+    const PanelBlock b = source.load(panels, k);
+    Stretches ahead;
+    if (!last) {
+      ahead = source.stretches(panels, {k.end, std::min(reduced, k.end + block)});
+    } else if (next_panels.end > next_panels.begin) {
+      ahead = source.stretches(next_panels, {0, std::min(reduced, block)});
+    }
     const auto run = [&](const float* a, int64_t a_stride, int64_t begin, int64_t end) {
       table.block[static_cast<int>(b.type)](
           {.a = a,
@@ -160,12 +174,18 @@ void run_task(const KernelTable& table, const Product& product, int64_t columns,
            .m = end - begin,
            .n = width,
            .k = k.end - k.begin,
-           .chain = i > 0 || product.accumulate ? Chain::kContinue : Chain::kZero});
+           .chain = i > 0 || product.accumulate ? Chain::kContinue : Chain::kZero,
+           .ahead = ahead.first,
+           .ahead_count = ahead.count,
+           .ahead_bytes = ahead.bytes,
+           .ahead_stride = ahead.stride});
+      ahead = {};
     };
     const auto part = [&](int64_t begin, int64_t end) {
       const float* a = product.a + begin * product.a_stride + k.begin;
-      // Rows a multiple of 2 KB apart fall into the same few sets of the first cache; they are moved apart.
-      if (product.a_stride % 512 != 0 || end - begin < 4 || panels.end - panels.begin < 4) {
+      // Few rows a multiple of 4 KB apart fall into the same sets of the first cache and stay in the second; they are
+      // moved apart. Many rows come from further away, where the copy would cost more than it saves.
+      if (product.a_stride % 1024 != 0 || end - begin < 4 || end - begin > 128 || panels.end - panels.begin < 4) {
         run(a, product.a_stride, begin, end);
         return;
       }
@@ -180,7 +200,6 @@ void run_task(const KernelTable& table, const Product& product, int64_t columns,
         run(copy, stride, first, last);
       }
     };
-    const bool last = i + 1 == blocks;
     if (!last || (product.extras.empty() && product.bias == nullptr)) {
       part(rows.begin, rows.end);
       continue;
@@ -246,65 +265,94 @@ Weights Weights::slice(int64_t row_begin, int64_t row_end) const {
   return {at_element(*this, row_begin * cols), type, row_end - row_begin, cols};
 }
 
-void multiply(const Product& product) {
-  const Weights& w = product.w;
-  const int64_t columns = w.rows, reduced = w.cols;
-  if (product.rows <= 0 || columns <= 0) return;
-  const KernelTable& table = kernels();
-  // Few rows: the panels are widened in registers, straight from memory, all of k at once.
-  const bool direct = product.rows <= table.direct_rows;
-  Plan plan = make_plan(product.rows, columns, reduced);
-  if (direct) {
-    plan.row_blocks = 1;
-    plan.groups = std::clamp<int64_t>(plan.panels / 4, 1, std::max<int64_t>(plan.groups, 8 * num_threads()));
-    if (product.rows * columns * reduced < (int64_t{1} << 16)) plan.groups = 1;
+namespace {
+
+// Panels of W as they stand: output columns are rows of W.
+struct Straight {
+  const KernelTable& table;
+  const Weights& w;
+  bool direct;
+
+  PanelBlock load(Range group, Range k) const {
+    if (direct || w.type == WeightType::kFloat) {
+      return {at_element(w, (group.begin * w.cols + k.begin) * kPanelWidth), w.cols * kPanelWidth, w.type};
+    }
+    const int64_t stride = (k.end - k.begin) * kPanelWidth;
+    float* buffer = scratch(0, (group.end - group.begin) * stride);
+    for (int64_t p = group.begin; p < group.end; ++p) {
+      table.widen(w.type, at_element(w, (p * w.cols + k.begin) * kPanelWidth), stride,
+                  buffer + (p - group.begin) * stride);
+    }
+    return {buffer, stride, WeightType::kFloat};
   }
+
+  Stretches stretches(Range group, Range k) const {
+    const int64_t size = static_cast<int64_t>(element_size(w.type)) * kPanelWidth;
+    return {at_element(w, (group.begin * w.cols + k.begin) * kPanelWidth), group.end - group.begin,
+            (k.end - k.begin) * size, w.cols * size};
+  }
+};
+
+// Panels of W transposed: output columns are columns of W, and 16 rows of a panel become 16 steps of the chain.
+struct Transposed {
+  const KernelTable& table;
+  const Weights& w;
+
+  PanelBlock load(Range group, Range n) const {
+    const int64_t steps = ceil_div(n.end - n.begin, kPanelWidth) * kPanelWidth, stride = steps * kPanelWidth;
+    float* buffer = scratch(0, (group.end - group.begin) * stride);
+    for (int64_t n0 = n.begin; n0 < n.end; n0 += kPanelWidth) {
+      for (int64_t p = group.begin; p < group.end; ++p) {
+        const int64_t k0 = p * kPanelWidth;
+        table.widen_transposed(w.type, at_element(w, n0 * w.cols + k0 * kPanelWidth), w.cols - k0,
+                               buffer + (p - group.begin) * stride + (n0 - n.begin) * kPanelWidth);
+      }
+    }
+    return {buffer, stride, WeightType::kFloat};
+  }
+
+  Stretches stretches(Range group, Range n) const {
+    const int64_t size = static_cast<int64_t>(element_size(w.type)) * kPanelWidth;
+    const int64_t first = group.begin * kPanelWidth, last = std::min(w.cols, group.end * kPanelWidth);
+    return {at_element(w, n.begin * w.cols + first * kPanelWidth), ceil_div(n.end - n.begin, kPanelWidth),
+            (last - first) * size, w.cols * size};
+  }
+};
+
+template <typename Source>
+void run_plan(const Product& product, const Plan& plan, int64_t columns, int64_t reduced, int64_t block,
+              const Source& source) {
   parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
     for (int64_t task = task_begin; task < task_end; ++task) {
       const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
-      const Range panels = plan.panels_of(task % plan.groups);
-      run_task(table, product, columns, reduced, direct ? reduced : kReduceBlock, rows, panels,
-               [&](Range group, Range k) -> PanelBlock {
-                 if (direct || w.type == WeightType::kFloat) {
-                   return {at_element(w, (group.begin * reduced + k.begin) * kPanelWidth), reduced * kPanelWidth, w.type};
-                 }
-                 const int64_t stride = (k.end - k.begin) * kPanelWidth;
-                 float* buffer = scratch(0, (group.end - group.begin) * stride);
-                 for (int64_t p = group.begin; p < group.end; ++p) {
-                   table.widen(w.type, at_element(w, (p * reduced + k.begin) * kPanelWidth), stride,
-                               buffer + (p - group.begin) * stride);
-                 }
-                 return {buffer, stride, WeightType::kFloat};
-               });
+      const Range next = task + 1 < task_end ? plan.panels_of((task + 1) % plan.groups) : Range{0, 0};
+      run_task(source.table, product, columns, reduced, block, rows, plan.panels_of(task % plan.groups), source, next);
     }
   });
 }
 
+}  // namespace
+
+void multiply(const Product& product) {
+  const Weights& w = product.w;
+  if (product.rows <= 0 || w.rows <= 0) return;
+  const KernelTable& table = kernels();
+  Plan plan = make_plan(product.rows, w.rows, w.cols);
+  // Few rows: the panels are widened in registers, straight from memory, all of k at once.
+  const bool direct = product.rows <= table.direct_rows;
+  if (direct) {
+    plan.row_blocks = 1;
+    plan.groups = std::clamp<int64_t>(plan.panels / 4, 1, std::max<int64_t>(plan.groups, 8 * num_threads()));
+    if (product.rows * w.rows * w.cols < (int64_t{1} << 16)) plan.groups = 1;
+  }
+  run_plan(product, plan, w.rows, w.cols, direct ? std::max<int64_t>(1, w.cols) : kReduceBlock,
+           Straight{table, w, direct});
+}
+
 void multiply_transposed(const Product& product) {
   const Weights& w = product.w;
-  const int64_t columns = w.cols, reduced = w.rows;
-  if (product.rows <= 0 || columns <= 0) return;
-  const KernelTable& table = kernels();
-  const Plan plan = make_plan(product.rows, columns, reduced);
-  parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
-    for (int64_t task = task_begin; task < task_end; ++task) {
-      const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
-      const Range panels = plan.panels_of(task % plan.groups);
-      run_task(table, product, columns, reduced, kReduceBlock, rows, panels, [&](Range group, Range n) -> PanelBlock {
-        // Blocks start at panels of W, whose 16 rows become 16 steps of the chain.
-        const int64_t steps = ceil_div(n.end - n.begin, kPanelWidth) * kPanelWidth, stride = steps * kPanelWidth;
-        float* buffer = scratch(0, (group.end - group.begin) * stride);
-        for (int64_t n0 = n.begin; n0 < n.end; n0 += kPanelWidth) {
-          for (int64_t p = group.begin; p < group.end; ++p) {
-            const int64_t k0 = p * kPanelWidth;
-            table.widen_transposed(w.type, at_element(w, n0 * columns + k0 * kPanelWidth), columns - k0,
-                                   buffer + (p - group.begin) * stride + (n0 - n.begin) * kPanelWidth);
-          }
-        }
-        return {buffer, stride, WeightType::kFloat};
-      });
-    }
-  });
+  if (product.rows <= 0 || w.cols <= 0) return;
+  run_plan(product, make_plan(product.rows, w.cols, w.rows), w.cols, w.rows, kReduceBlock, Transposed{kernels(), w});
 }
 
 void multiply_extras(const Product& product, int64_t columns) {

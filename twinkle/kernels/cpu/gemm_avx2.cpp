@@ -39,15 +39,10 @@ inline void copy_part(float* to, const float* from, int64_t cols) {
   }
 }
 
-// p * 2^n, in two steps because n may be 128; 0 where x is so low that the result would be subnormal.
+// p * 2^n for n < 128; 0 where x is so low that the result would be subnormal.
 inline Vec scale_by_power(Vec p, Vec n, Vec x) {
-  const __m256i whole = _mm256_cvtps_epi32(n);
-  const __m256i half = _mm256_srai_epi32(whole, 1);
-  const __m256i rest = _mm256_sub_epi32(whole, half);
-  const __m256i bias = _mm256_set1_epi32(127);
-  const Vec first = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
-  const Vec second = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
-  const Vec result = _mm256_mul_ps(_mm256_mul_ps(p, first), second);
+  const __m256i power = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  const Vec result = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(power, 23)));
   return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-87.33654022216797f), _CMP_LT_OQ), result);
 }
 

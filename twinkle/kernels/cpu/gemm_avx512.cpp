@@ -38,17 +38,9 @@ inline void copy_part(float* to, const float* from, int64_t cols) {
   _mm512_mask_storeu_ps(to, mask, _mm512_maskz_loadu_ps(mask, from));
 }
 
-// p * 2^n, in two steps because n may be 128; 0 where x is so low that the result would be subnormal.
+// p * 2^n for n < 128; 0 where x is so low that the result would be subnormal.
 inline Vec scale_by_power(Vec p, Vec n, Vec x) {
-  const __m512i whole = _mm512_cvtps_epi32(n);
-  const __m512i half = _mm512_srai_epi32(whole, 1);
-  const __m512i rest = _mm512_sub_epi32(whole, half);
-  const __m512i bias = _mm512_set1_epi32(127);
-  const Vec first = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(half, bias), 23));
-  const Vec second = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(rest, bias), 23));
-  const Vec result = _mm512_mul_ps(_mm512_mul_ps(p, first), second);
-  const __mmask16 low = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33654022216797f), _CMP_LT_OQ);
-  return _mm512_mask_mov_ps(result, low, _mm512_setzero_ps());
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33654022216797f), _CMP_NLT_UQ), p, n);
 }
 
 inline Vec load_bf16(const uint16_t* p) {

@@ -24,6 +24,10 @@ struct BlockArgs {
   int64_t c_row, c_panel;
   int64_t m, n, k;
   Chain chain;
+  // Memory that will be wanted next: `ahead_count` stretches of ahead_bytes, ahead_stride bytes apart, are asked for
+  // bit by bit while this block is computed.
+  const char* ahead = nullptr;
+  int64_t ahead_count = 0, ahead_bytes = 0, ahead_stride = 0;
 };
 
 /// Sums of one row of a block of the vocabulary, of scores s = z * scale: max, sum of e = exp(s - max), and
@@ -35,6 +39,7 @@ struct RowSums {
 /// What turns a row of logits into its gradient, see head_gradient.
 struct RowGradient {
   float scale, lse, dlogprob, entropy, dentropy;
+  const float* next;  // a row of the same length that will be wanted soon, asked for meanwhile
 };
 
 struct KernelTable {

@@ -221,7 +221,8 @@ void to_gradient(const Head& head, const HeadOutputs& forward, const float* dlog
                         .lse = lse[row],
                         .dlogprob = dlogprob[row],
                         .entropy = entropy != nullptr ? entropy[row] : 0.0f,
-                        .dentropy = dentropy != nullptr ? dentropy[row] : 0.0f});
+                        .dentropy = dentropy != nullptr ? dentropy[row] : 0.0f,
+                        .next = z + (row + 2 < r1 ? 2 * stride : 0)});
     const int64_t target = head.targets[row];
     if (target >= v0 && target < v1) z[target - v0] += dlogprob[row] * head.scale;
   }
