@@ -6,7 +6,7 @@ find_package(GTest REQUIRED)
 
 set(TWINKLE_WARNINGS -Wall -Wextra -Werror -Wno-psabi -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  list(APPEND TWINKLE_WARNINGS -Wno-unknown-warning-option)
+  list(APPEND TWINKLE_WARNINGS -Wno-unknown-warning-option -Wno-deprecated-declarations)  # within libstdc++
 endif()
 
 add_library(tw_options INTERFACE)

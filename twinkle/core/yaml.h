@@ -18,14 +18,22 @@ struct YamlLimits {
   int64_t max_bytes = 4 << 20;
 };
 
+struct YamlEntry;
+
 struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
   std::string scalar;   // the text
   bool quoted = false;  // "5" is a string, 5 is a number
   std::vector<YamlNode> list;
-  std::vector<std::pair<std::string, YamlNode>> map;  // in the file's order
-  int64_t line = 0;                                   // counted from 1
+  std::vector<YamlEntry> map;  // in the file's order
+  int64_t line = 0;            // counted from 1
+};
+
+/// A key and its value; a pair of an incomplete type is not for every compiler.
+struct YamlEntry {
+  std::string first;
+  YamlNode second;
 };
 
 /// The one document of `text`. invalid_argument "[`where` line N] ..." for what is not YAML, a second
