@@ -67,7 +67,7 @@ int run(const std::vector<std::string>& words, char** argv, bool is_engine) {
     return 0;
   }
   if (words[0] == "--version") {
-    write_out("twinkle " TWINKLE_VERSION "\n");
+    write_out("twinkle " + version() + "\n");
     return 0;
   }
   if (words[0] == "help") {
@@ -131,6 +131,8 @@ std::vector<std::string> runnable_commands() {
   for (const auto& [name, run] : table().runs) out.push_back(name);
   return out;
 }
+
+std::string version() { return TWINKLE_VERSION; }
 
 std::string overview() {
   std::string out = "Twinkle trains language models.\n\nUsage: twinkle COMMAND [options]\n\nCommands:\n";

@@ -50,6 +50,7 @@ const CommandSpec& command(std::string_view name);
 /// Names of the commands this program runs itself.
 std::vector<std::string> runnable_commands();
 
+std::string version();
 std::string overview();
 std::string command_help(const CommandSpec& spec);
 

@@ -12,11 +12,31 @@
 namespace twinkle::cli {
 namespace {
 
-// A token's bytes so that a line holds them: control characters and broken UTF-8 are spelled out.
+// A token's bytes so that a line holds them: control characters and parts of characters are spelled out.
 std::string visible(std::string_view bytes) {
-  Json quoted = std::string(bytes);
-  std::string text = quoted.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return text.substr(1, text.size() - 2);
+  std::string out;
+  for (size_t i = 0; i < bytes.size();) {
+    const auto lead = static_cast<unsigned char>(bytes[i]);
+    const size_t length = lead < 0x80   ? 1
+                          : lead < 0xC0 ? 0
+                          : lead < 0xE0 ? 2
+                          : lead < 0xF0 ? 3
+                          : lead < 0xF8 ? 4
+                                        : 0;
+    bool whole = length > 0 && i + length <= bytes.size() && lead >= 0x20 && lead != 0x7F;
+    for (size_t j = 1; whole && j < length; ++j)
+      whole = (static_cast<unsigned char>(bytes[i + j]) & 0xC0) == 0x80;
+    if (whole) {
+      out += bytes.substr(i, length);
+      i += length;
+      continue;
+    }
+    char text[8];
+    std::snprintf(text, sizeof(text), "\\x%02X", lead);
+    out += lead == '\n' ? "\\n" : lead == '\t' ? "\\t" : lead == '\r' ? "\\r" : text;
+    ++i;
+  }
+  return out;
 }
 
 int decode_ids(const ParsedArgs& args, const Tokenizer& tokenizer) {
@@ -59,8 +79,13 @@ int tokenize(const ParsedArgs& args) {
   if (args.get_bool("json")) {
     Json offsets = Json::array();
     for (const auto& [begin, end] : encoding.offsets) offsets.push_back({begin, end});
-    write_json(
-        {{"ids", encoding.ids}, {"tokens", pieces}, {"offsets", offsets}, {"count", encoding.ids.size()}});
+    std::vector<std::string> names;
+    for (const int32_t id : encoding.ids) names.push_back(tokenizer->id_to_token(id));
+    write_json({{"ids", encoding.ids},
+                {"tokens", names},
+                {"pieces", pieces},
+                {"offsets", offsets},
+                {"count", encoding.ids.size()}});
     return 0;
   }
   const bool color = use_color(args.get_string("color"));
