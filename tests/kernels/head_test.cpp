@@ -1,5 +1,6 @@
 // labels: quick bits
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <vector>
