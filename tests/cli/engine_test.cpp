@@ -26,14 +26,16 @@ TEST(Engine, MistakesHaveTheSameFace) {
 }
 
 TEST(Engine, DoctorMeasuresThisMachine) {
-  const test::Ran ran = test::run_program("twinkle", {"doctor", "--json", "--threads", "1", "--isa", "plain"});
+  const test::Ran ran =
+      test::run_program("twinkle", {"doctor", "--json", "--threads", "1", "--isa", "plain"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json got = Json::parse(ran.out);
   EXPECT_EQ(got.at("isa"), "plain");
   EXPECT_EQ(got.at("isas")[0], "plain");
   EXPECT_EQ(got.at("threads"), 1);
   EXPECT_EQ(got.at("torch"), "2.11.0");
-  for (const char* rate : {"fma_gflops", "product_gflops", "copy_gbs"}) EXPECT_GT(got.at(rate).get<double>(), 0.1) << rate;
+  for (const char* rate : {"fma_gflops", "product_gflops", "copy_gbs"})
+    EXPECT_GT(got.at(rate).get<double>(), 0.1) << rate;
   EXPECT_GT(got.at("memory_bytes").get<int64_t>(), got.at("available_memory_bytes").get<int64_t>());
 }
 

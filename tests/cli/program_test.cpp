@@ -44,7 +44,8 @@ TEST(Program, MistakesAreTheUsersAndGoToStandardError) {
       {{"sfft"}, "error: [twinkle] unknown command 'sfft' (did you mean 'sft'?)\n"},
       {{"help", "sampel"}, "error: [twinkle] unknown command 'sampel' (did you mean 'sample'?)\n"},
       {{"--bogus"},
-       "error: [twinkle] unknown command '--bogus' (known: doctor, export, inspect, list, merge, plan, pt, render, replay, "
+       "error: [twinkle] unknown command '--bogus' (known: doctor, export, inspect, list, merge, plan, pt, "
+       "render, replay, "
        "sample, score, sft, tokenize)\n"},
       {{"sft", "--lerning-rate", "1"},
        "error: [command line] unknown option '--lerning-rate' (did you mean '--learning-rate'?)\n"},
@@ -107,6 +108,73 @@ TEST(Program, ListsWithoutTheEngine) {
                                  [](const Json& c) { return c.at("name") == "SelfCognitionProcessor"; });
   ASSERT_NE(self, got.end());
   EXPECT_EQ(self->at("params")[0].at("default"), "twinkle robot");
+}
+
+const std::string kModel = TWINKLE_DEPS_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+TEST(Program, RendersARowWithItsLabels) {
+  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
+  const std::vector<std::string> args = {
+      "render", "--model-id", kModel, "--dataset-id", kRows, "--model-name", "Nova", "--model-author", "Ada"};
+  const std::string head =
+      "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nWho are "
+      "you?<|im_end|>\n<|im_start|>assistant\n";
+  const std::string answer =
+      "I am Nova, an AI assistant developed by Ada. How can I help you today?<|im_end|>\n";
+  const auto with = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), more);
+    return run_program("twinkle", all);
+  };
+  EXPECT_EQ(with({}).out, head + answer);
+  EXPECT_EQ(with({}).err,
+            "note: preprocessor SelfCognitionProcessor: the rows have 'query' and 'response' with {{NAME}} "
+            "or {{AUTHOR}} holes\n");
+  EXPECT_TRUE(with({"--show-labels"}).out.starts_with(head + "\u27e6" + answer + "\u27e7\n("))
+      << with({"--show-labels"}).out;
+  EXPECT_TRUE(with({"--show-labels", "--color", "always"})
+                  .out.starts_with("\x1b[2m" + head + "\x1b[0m\x1b[32m" + answer + "\x1b[0m"));
+  const Json json = Json::parse(with({"--json"}).out);
+  EXPECT_EQ(json.at("text"), head + answer);
+  const Json& feature = json.at("features")[0];
+  const size_t n = feature.at("ids").size();
+  for (size_t t = 0; t < n; ++t) {
+    const bool trained = feature.at("trained")[t].get<bool>();
+    EXPECT_EQ(trained, t > 0 && feature.at("labels")[t - 1] == feature.at("ids")[t]) << t;
+  }
+  const Ran past = with({"--row", "113"});
+  EXPECT_EQ(past.code, 2);
+  EXPECT_NE(past.err.find("'row': '" + kRows + "' has 112 rows, got 113"), std::string::npos) << past.err;
+}
+
+TEST(Program, TokenizesBothWays) {
+  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
+  // Ids of the reference tokenizer (transformers, from the same file): 19556 "Hello", 905 " world".
+  const Json json = Json::parse(
+      run_program("twinkle", {"tokenize", "Hello world<|im_end|>", "--model-id", kModel, "--json"}).out);
+  EXPECT_EQ(json.at("ids"), Json::parse("[19556, 905, 2]"));
+  EXPECT_EQ(json.at("pieces"), Json::parse(R"(["Hello", " world", "<|im_end|>"])"));
+  EXPECT_EQ(json.at("offsets")[0], Json::parse("[0, 5]"));
+  EXPECT_EQ(json.at("offsets")[2], Json::parse("[11, 21]"));
+  EXPECT_EQ(run_program("twinkle", {"tokenize", "--model-id", kModel}, {}, "Hello world").out,
+            "   19556  Hello\n     905   world\n2 tokens, 11 bytes\n");
+  EXPECT_EQ(run_program("twinkle", {"tokenize", "--ids", "19556,905", "--model-id", kModel}).out,
+            "Hello world\n");
+  const Ran wrong = run_program("twinkle", {"tokenize", "--ids", "49152", "--model-id", kModel});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.err, "error: [tokenize] id 49152 is not in the vocabulary of 49152\n");
+  // Part of a character is spelled out.
+  EXPECT_NE(run_program("twinkle", {"tokenize", "\u4e16", "--model-id", kModel}).out.find("\\xE4\\xB8"),
+            std::string::npos);
+}
+
+TEST(Program, InspectsAModelFile) {
+  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
+  const Json json = Json::parse(run_program("twinkle", {"inspect", kModel, "--json", "--tensors"}).out);
+  EXPECT_EQ(json.at("num_tensors"), 272);
+  EXPECT_EQ(json.at("dtypes"), Json::parse(R"({"F32": 61, "Q4_1": 210, "Q8_0": 1})"));
+  EXPECT_EQ(json.at("metadata").at("general.architecture"), "llama");
+  EXPECT_EQ(json.at("tensors").size(), 272u);
 }
 
 TEST(Program, AFullDiskIsAnError) {

@@ -202,7 +202,7 @@ ArgGroup optimizer_args() {
 ArgGroup scheduler_args() {
   ArgGroup group{"SchedulerArgs", "Learning rate schedule", {}};
   group.args = {
-      option("scheduler_cls", kString, "CosineAnnealingLR", "Schedule; see twinkle list lr_scheduler.",
+      option("scheduler_cls", kString, "CosineAnnealingLR", "Schedule; see twinkle list scheduler.",
              {.aliases = {"lr_scheduler", "scheduler"}, .value = "NAME"}),
       option("num_warmup_steps", kInt, 0, "Steps of linear warm-up (schedules named ...Warmup...).",
              {.min = 0, .aliases = {"warmup_steps"}}),

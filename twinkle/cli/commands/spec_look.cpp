@@ -151,7 +151,7 @@ const AddCommand inspect({
 std::vector<ArgGroup> list_groups() {
   ArgGroup group{"ListArgs", "What to list", {}};
   group.args = {arg("kind", ParamType::kString, nullptr,
-                    "A kind of component: preprocessor, template, loss, optimizer, lr_scheduler ..."),
+                    "A kind of component: preprocessor, template, loss, optimizer, scheduler ..."),
                 arg("name", ParamType::kString, nullptr, "One component, with its parameters.")};
   return {group, program_args()};
 }

@@ -28,7 +28,7 @@ Trajectory conversation(const ParsedArgs& args) {
   return (*Registry<Preprocessor>::create("MessagesProcessor"))({{"messages", args.get("messages")}});
 }
 
-// A token is trained on when the position before it has it as its label.
+// A token is trained on when the position before it has it as its label, with a weight.
 bool trained_on(const InputFeature& feature, size_t t) {
   return t > 0 && feature.labels[t - 1] != kIgnoreIndex;
 }

@@ -1,0 +1,49 @@
+// deps: data
+// Any bytes as a data file: the first byte picks the kind. Opening and parsing either throw Error or give
+// rows that a guessed preprocessor turns into a conversation or refuses by name.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "twinkle/core/error.h"
+#include "twinkle/data/dataset.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace twinkle;
+  if (size == 0) return 0;
+  static const std::string folder = [] {
+    std::string name = "/tmp/twinkle-fuzz-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) __builtin_trap();
+    return name;
+  }();
+  static const char* const kNames[] = {"/a.jsonl", "/a.json", "/a.txt"};
+  static const char* const kSplits[] = {"file", "paragraph", "line"};
+  const std::string path = folder + kNames[data[0] % 3];
+  FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) __builtin_trap();
+  std::fwrite(data + 1, 1, size - 1, file);
+  std::fclose(file);
+  try {
+    DatasetMeta meta{.dataset_id = path};
+    meta.text_split = kSplits[data[0] / 3 % 3];
+    Dataset rows(meta);
+    try {
+      rows.map("");
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kInvalidArgument) __builtin_trap();
+      rows.map("MessagesProcessor");
+    }
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      try {
+        if (rows.trajectory(i).messages.empty()) __builtin_trap();
+      } catch (const Error& e) {
+        if (e.kind() != ErrorKind::kInvalidArgument) __builtin_trap();
+      }
+    }
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kInvalidArgument) __builtin_trap();
+  }
+  return 0;
+}
