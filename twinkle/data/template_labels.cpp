@@ -50,13 +50,22 @@ class RoundFinder {
   TurnSpan find(size_t i) {
     const auto& segment = segments_[i];
     if (!segment || (segment->begin == segment->end && has_content(messages_[i]))) return by_prefix(i);
-    const TextSpan turn = {segment->begin, i + 1 == messages_.size() ? size() : segment->end};
+    TextSpan turn = {segment->begin, i + 1 == messages_.size() ? size() : segment->end};
+    if (i + 1 < messages_.size() && (!segments_[i + 1] || segments_[i + 1]->begin == segments_[i + 1]->end)) {
+      turn.end = end_alone(i, turn);
+    }
+    // What the template writes after its loop ends the last turn of a conversation; where the whole goes on with the
+    // same text, it ends this one too.
+    const std::string& closing = closing_text(i);
+    if (text().substr(static_cast<size_t>(turn.end), closing.size()) == closing) {
+      turn.end += static_cast<int64_t>(closing.size());
+    }
     // The prompt's tail after the last turn depends on what stands before; one rendering a kind is enough as long as
     // the turn begins with it, and where turns begin otherwise, once it has come out the same twice more.
     Tail& tail = tails_[kind_before(i)];
     const auto fits = [&] { return text().substr(static_cast<size_t>(turn.begin), tail.text.size()) == tail.text; };
     if (tail.seen == 0 || (tail.seen < 3 && !fits())) {
-      std::string fresh = prompt_tail(i);
+      std::string fresh = prompt_tail(i, turn);
       tail.seen = fresh == tail.text ? tail.seen + 1 : 1;
       tail.text = std::move(fresh);
     }
@@ -83,19 +92,50 @@ class RoundFinder {
     return kind;
   }
 
-  // What the prompt for turn i has after its last message.
-  std::string prompt_tail(size_t i) {
+  static int64_t loop_end(const Rendered& rendered, size_t messages) {
+    int64_t end = 0;
+    for (const auto& segment : segments_of(rendered, messages)) {
+      if (segment) end = std::max(end, segment->end);
+    }
+    return end;
+  }
+
+  // The end of a turn when the next message has no turn of its own in the loop: some templates write the results of
+  // tools behind the call, and those are not the model's words.
+  int64_t end_alone(size_t i, const TextSpan& turn) const {
+    const Rendered out = chat_.render(first_messages(messages_, i + 1), tools_, options_);
+    if (text().starts_with(out.text) && static_cast<int64_t>(out.text.size()) >= turn.begin) {
+      return static_cast<int64_t>(out.text.size());
+    }
+    const auto alone = segments_of(out, i + 1)[i];
+    if (!alone) return turn.end;
+    const std::string_view body = text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
+    const std::string_view own = std::string_view(out.text).substr(static_cast<size_t>(alone->begin));
+    return turn.begin + (std::mismatch(body.begin(), body.end(), own.begin(), own.end()).first - body.begin());
+  }
+
+  // The text after the loop of a conversation that ends with an assistant turn, here turn i.
+  const std::string& closing_text(size_t i) {
+    if (!closing_) {
+      const bool last = is_assistant(messages_[messages_.size() - 1]);
+      const size_t count = last ? messages_.size() : i + 1;
+      const Rendered out = last ? rendered_ : chat_.render(first_messages(messages_, count), tools_, options_);
+      closing_ = out.text.substr(static_cast<size_t>(loop_end(out, count)));
+    }
+    return *closing_;
+  }
+
+  // What the prompt for turn i has after its last message, which is where the turn begins in the whole.
+  std::string prompt_tail(size_t i, const TextSpan& turn) {
     ChatRenderOptions prompt = options_;
     prompt.add_generation_prompt = true;
     // A conversation that begins with the assistant is prompted as if after an empty question.
     const Json start = Json::array({{{"role", "user"}, {"content", ""}}});
     const Rendered out = chat_.render(i == 0 ? start : first_messages(messages_, i), tools_, prompt);
-    const auto segments = segments_of(out, std::max<size_t>(i, 1));
-    int64_t end = 0;
-    for (const auto& segment : segments) {
-      if (segment) end = std::max(end, segment->end);
+    if (text().starts_with(out.text) && static_cast<int64_t>(out.text.size()) >= turn.begin) {
+      return out.text.substr(static_cast<size_t>(turn.begin));
     }
-    return out.text.substr(static_cast<size_t>(end));
+    return out.text.substr(static_cast<size_t>(loop_end(out, std::max<size_t>(i, 1))));
   }
 
   // The turn begins otherwise than the prompt ends, as when old thinking is dropped: it is trained from where they
@@ -137,6 +177,7 @@ class RoundFinder {
   const Rendered& rendered_;
   std::vector<std::optional<TextSpan>> segments_;
   std::map<std::string, Tail> tails_;
+  std::optional<std::string> closing_;
 };
 
 std::vector<TurnSpan> generation_spans(const Json& messages, const Rendered& rendered) {
