@@ -1,5 +1,6 @@
-// The turns that the template finds against their definition, computed the long way: from the end of the prompt for a
-// turn to the end of the conversation up to it, wherever both are beginnings of the whole rendering.
+// The turns that the template finds against their definition, computed the long way: from the end of the
+// prompt for a turn to the end of the conversation up to it, wherever both are beginnings of the whole
+// rendering.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,7 +16,8 @@ namespace {
 
 std::string data_path(const std::string& name) {
   const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" + name;
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
+         name;
 }
 
 Json msg(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
@@ -23,8 +25,10 @@ Json msg(const char* role, const Json& content) { return {{"role", role}, {"cont
 Json with_call(const char* content, const char* reasoning = nullptr) {
   Json out = msg("assistant", content);
   if (reasoning != nullptr) out["reasoning_content"] = reasoning;
-  out["tool_calls"] = Json::array(
-      {{{"id", "call00001"}, {"type", "function"}, {"function", {{"name", "look"}, {"arguments", {{"at", "the \"sky\""}, {"n", 2}}}}}}});
+  out["tool_calls"] =
+      Json::array({{{"id", "call00001"},
+                    {"type", "function"},
+                    {"function", {{"name", "look"}, {"arguments", {{"at", "the \"sky\""}, {"n", 2}}}}}}});
   return out;
 }
 Json result(const char* content) {
@@ -40,24 +44,34 @@ Json thinking(const char* content, const char* reasoning) {
 }
 
 std::vector<Json> conversations() {
-  const Json u = msg("user", "What <is> it?"), u2 = msg("user", "assistant\n\nreally?"), a = msg("assistant", "It is\n\nso."),
-             a2 = msg("assistant", "<b>Yes</b>"), s = msg("system", "Be brief.");
+  const Json u = msg("user", "What <is> it?"), u2 = msg("user", "assistant\n\nreally?"),
+             a = msg("assistant", "It is\n\nso."), a2 = msg("assistant", "<b>Yes</b>"),
+             s = msg("system", "Be brief.");
   return {Json::array({u, a}),
           Json::array({s, u, a}),
           Json::array({s, u, a, u2, a2}),
           Json::array({u, a, u2, a2, u}),
           Json::array({u, thinking("ok", "hm\nhm"), u2, thinking("fine", "well")}),
           Json::array({u, with_call(""), result("blue"), a, u2, a2}),
-          Json::array({u, with_call("", "look up"), result("blue"), with_call("again"), result("grey"), a2, u2, a}),
-          Json::array({u, msg("assistant", "<think>\nx\n</think>\n\ny"), u2, msg("assistant", "<think>\nz\n</think>\n\nw")})};
+          Json::array(
+              {u, with_call("", "look up"), result("blue"), with_call("again"), result("grey"), a2, u2, a}),
+          Json::array({u, msg("assistant", "<think>\nx\n</think>\n\ny"), u2,
+                       msg("assistant", "<think>\nz\n</think>\n\nw")})};
 }
 
 TEST(TemplateRounds, TurnsAreWhatTheDefinitionSays) {
   const std::string root = data_path("chat-templates");
   if (!is_directory(root)) GTEST_SKIP() << "no test data at " << root;
   const Json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
-  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "look"}, {"description", "looks"},
-      {"parameters", {{"type", "object"}, {"properties", {{"at", {{"type", "string"}, {"description", "where"}}}}}, {"required", {"at"}}}}}}}});
+  const Json tools =
+      Json::array({{{"type", "function"},
+                    {"function",
+                     {{"name", "look"},
+                      {"description", "looks"},
+                      {"parameters",
+                       {{"type", "object"},
+                        {"properties", {{"at", {{"type", "string"}, {"description", "where"}}}}},
+                        {"required", {"at"}}}}}}}});
   int compared = 0, rewritten = 0, refused = 0;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
     if (entry.path().extension() != ".jinja") continue;
@@ -87,9 +101,12 @@ TEST(TemplateRounds, TurnsAreWhatTheDefinitionSays) {
             so_far.push_back(message);
             const std::string after = chat.render(so_far, given, plain).text;
             const TextSpan found = turns[k++].text;
-            const std::string got = whole.text.substr(static_cast<size_t>(found.begin), static_cast<size_t>(found.end - found.begin));
-            const std::string where = entry.path().filename().string() + " turn " + std::to_string(so_far.size() - 1) + " of " + messages.dump();
-            if (whole.text.starts_with(before) && whole.text.starts_with(after) && before.size() <= after.size()) {
+            const std::string got = whole.text.substr(static_cast<size_t>(found.begin),
+                                                      static_cast<size_t>(found.end - found.begin));
+            const std::string where = entry.path().filename().string() + " turn " +
+                                      std::to_string(so_far.size() - 1) + " of " + messages.dump();
+            if (whole.text.starts_with(before) && whole.text.starts_with(after) &&
+                before.size() <= after.size()) {
               EXPECT_EQ(got, after.substr(before.size())) << where;
               EXPECT_EQ(found.begin, static_cast<int64_t>(before.size())) << where;
               ++compared;
@@ -109,7 +126,8 @@ TEST(TemplateRounds, TurnsAreWhatTheDefinitionSays) {
       }
     }
   }
-  std::printf("%d turns by definition, %d in rewritten history, %d conversations refused by their template\n", compared, rewritten, refused);
+  std::printf("%d turns by definition, %d in rewritten history, %d conversations refused by their template\n",
+              compared, rewritten, refused);
   EXPECT_GE(compared, 480);
 }
 

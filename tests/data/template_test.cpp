@@ -1,5 +1,5 @@
-// Labels, truncation and the safety of user text, on hand-made tables. The tokenizer knows every byte and a few control
-// tokens, so a trained run is read off as text.
+// Labels, truncation and the safety of user text, on hand-made tables. The tokenizer knows every byte and a
+// few control tokens, so a trained run is read off as text.
 #include "twinkle/data/template.h"
 
 #include <gtest/gtest.h>
@@ -15,28 +15,34 @@ namespace twinkle {
 namespace {
 
 constexpr const char* kChatML =
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% "
+    "endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 constexpr const char* kLlama3 =
     "{% for m in messages %}{% set content = '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + "
-    "m['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
+    "m['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% "
+    "endif %}"
     "{{ content }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
 constexpr const char* kLlama2 =
     "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' }}"
     "{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}";
 constexpr const char* kGeneration =
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ "
+    "m.content }}"
     "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}";
 
 std::string data_path(const std::string& name) {
   const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" + name;
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
+         name;
 }
 
 // GPT-2's printable stand-ins for bytes.
 std::string byte_symbol(int byte) {
-  const auto shown = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255); };
+  const auto shown = [](int b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+  };
   int code = byte;
   if (!shown(byte)) {
     code = 256;
@@ -53,22 +59,47 @@ std::shared_ptr<const Tokenizer> byte_tokenizer() {
   Json vocab = Json::object(), added = Json::array();
   for (int b = 0; b < 256; ++b) vocab[byte_symbol(b)] = b;
   int id = 256;
-  for (const char* text : {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}) {
-    added.push_back({{"id", id++}, {"content", text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false},
-                     {"normalized", false}, {"special", true}});
+  for (const char* text : {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>",
+                           "<|end_header_id|>", "<|eot_id|>"}) {
+    added.push_back({{"id", id++},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
   }
-  added.push_back({{"id", id++}, {"content", "<think>"}, {"single_word", false}, {"lstrip", false}, {"rstrip", false},
-                   {"normalized", false}, {"special", false}});
-  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const Json tokenizer = {{"version", "1.0"},      {"truncation", nullptr}, {"padding", nullptr},
-                          {"added_tokens", added}, {"normalizer", nullptr}, {"pre_tokenizer", bytes},
-                          {"post_processor", nullptr}, {"decoder", bytes},
-                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"vocab", vocab}, {"merges", Json::array()}}}};
-  const Json config = {{"eos_token", "<|endoftext|>"}, {"bos_token", "<|endoftext|>"}, {"chat_template", kChatML}};
+  added.push_back({{"id", id++},
+                   {"content", "<think>"},
+                   {"single_word", false},
+                   {"lstrip", false},
+                   {"rstrip", false},
+                   {"normalized", false},
+                   {"special", false}});
+  const Json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json tokenizer = {{"version", "1.0"},
+                          {"truncation", nullptr},
+                          {"padding", nullptr},
+                          {"added_tokens", added},
+                          {"normalizer", nullptr},
+                          {"pre_tokenizer", bytes},
+                          {"post_processor", nullptr},
+                          {"decoder", bytes},
+                          {"model",
+                           {{"type", "BPE"},
+                            {"dropout", nullptr},
+                            {"unk_token", nullptr},
+                            {"vocab", vocab},
+                            {"merges", Json::array()}}}};
+  const Json config = {
+      {"eos_token", "<|endoftext|>"}, {"bos_token", "<|endoftext|>"}, {"chat_template", kChatML}};
   return Tokenizer::from_json(tokenizer, config, "test");
 }
 
-std::unique_ptr<Template> with(TemplateOptions options) { return make_template("", byte_tokenizer(), options); }
+std::unique_ptr<Template> with(TemplateOptions options) {
+  return make_template("", byte_tokenizer(), options);
+}
 std::unique_ptr<Template> with_source(const std::string& source) { return with({.chat_template = source}); }
 
 Json msg(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
@@ -125,25 +156,28 @@ std::string error_of(const F& f) {
 TEST(TemplateLabels, ChatMLTrainsAnswersAndTheirEnd) {
   const auto tmpl = with({});
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "Hi"), msg("assistant", "Yo")})), (Runs{"Yo<|im_end|>\n"}));
-  EXPECT_EQ(trained(*tmpl, chat({msg("system", "S"), msg("user", "a"), msg("assistant", "b"), msg("user", "c"),
-                                 msg("assistant", "d"), msg("user", "e")})),
+  EXPECT_EQ(trained(*tmpl, chat({msg("system", "S"), msg("user", "a"), msg("assistant", "b"),
+                                 msg("user", "c"), msg("assistant", "d"), msg("user", "e")})),
             (Runs{"b<|im_end|>\n", "d<|im_end|>\n"}));
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "a"), msg("assistant", "")})), (Runs{"<|im_end|>\n"}));
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "a"), msg("assistant", "b"), msg("assistant", "c")})),
             (Runs{"b<|im_end|>\n", "c<|im_end|>\n"}));
-  EXPECT_EQ(trained(*tmpl, chat({msg("assistant", "Hello, I begin"), msg("user", "a"), msg("assistant", "b")})),
-            (Runs{"Hello, I begin<|im_end|>\n", "b<|im_end|>\n"}));
+  EXPECT_EQ(
+      trained(*tmpl, chat({msg("assistant", "Hello, I begin"), msg("user", "a"), msg("assistant", "b")})),
+      (Runs{"Hello, I begin<|im_end|>\n", "b<|im_end|>\n"}));
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "nobody answers")})), Runs{});
   EXPECT_EQ(tmpl->stop_ids(), (std::vector<int32_t>{256, 258}));
 }
 
 TEST(TemplateLabels, Llama3AndLlama2) {
   const auto llama3 = with_source(kLlama3);
-  EXPECT_EQ(trained(*llama3, chat({msg("system", "S"), msg("user", " a "), msg("assistant", " b\n"), msg("user", "c"), msg("assistant", "d")})),
+  EXPECT_EQ(trained(*llama3, chat({msg("system", "S"), msg("user", " a "), msg("assistant", " b\n"),
+                                   msg("user", "c"), msg("assistant", "d")})),
             (Runs{"b<|eot_id|>", "d<|eot_id|>"}));
   EXPECT_EQ(llama3->stop_ids(), (std::vector<int32_t>{256, 261}));
   const auto llama2 = with_source(kLlama2);
-  EXPECT_EQ(trained(*llama2, chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c"), msg("assistant", "d")})),
+  EXPECT_EQ(trained(*llama2,
+                    chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c"), msg("assistant", "d")})),
             (Runs{" b <|endoftext|>", " d <|endoftext|>"}));
 }
 
@@ -154,34 +188,40 @@ TEST(TemplateLabels, GenerationBlocksDecideWhereThereAreAny) {
   row.user_data = Json::array({Json::array({"key_rounds", "[3]"})});
   EXPECT_EQ(trained(*tmpl, row), (Runs{"d<|im_end|>"}));
   // A span that begins with the first token is a target of nothing.
-  const auto bare = with_source("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}");
+  const auto bare =
+      with_source("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}");
   EXPECT_EQ(trained(*bare, chat({msg("assistant", "abc")})), (Runs{"bc"}));
 }
 
 // Old thinking is dropped from the history, so earlier renderings are not beginnings of the whole.
 TEST(TemplateLabels, TemplatesThatRewriteHistoryTrainWhatTheWholeRenderingSays) {
   const auto tmpl = with_source(
-      "{% for m in messages %}{% set content = m.content %}{% if m.role == 'assistant' and not loop.last and '</think>' in content %}"
+      "{% for m in messages %}{% set content = m.content %}{% if m.role == 'assistant' and not loop.last and "
+      "'</think>' in content %}"
       "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
       "{{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}");
-  EXPECT_EQ(trained(*tmpl, chat({msg("user", "a"), msg("assistant", "<think>\nhm\n</think>\n\nb"), msg("user", "c"),
-                                 msg("assistant", "<think>\nso\n</think>\n\n<d>")})),
+  EXPECT_EQ(trained(*tmpl, chat({msg("user", "a"), msg("assistant", "<think>\nhm\n</think>\n\nb"),
+                                 msg("user", "c"), msg("assistant", "<think>\nso\n</think>\n\n<d>")})),
             (Runs{"b<|im_end|>\n", "so\n</think>\n\n<d><|im_end|>\n"}));
-  EXPECT_EQ(trained(*tmpl, chat({msg("user", "a"), msg("assistant", "<b>x</b>"), msg("user", "c"), msg("assistant", "<d>")})),
+  EXPECT_EQ(trained(*tmpl, chat({msg("user", "a"), msg("assistant", "<b>x</b>"), msg("user", "c"),
+                                 msg("assistant", "<d>")})),
             (Runs{"<b>x</b><|im_end|>\n", "<d><|im_end|>\n"}));
 }
 
 TEST(TemplateLabels, WithoutALoopOverMessagesByRendering) {
   const auto by_index = with_source(
-      "{% for i in range(messages | length) %}{{ '<|im_start|>' + messages[i].role + '\n' + messages[i].content + '<|im_end|>' }}"
+      "{% for i in range(messages | length) %}{{ '<|im_start|>' + messages[i].role + '\n' + "
+      "messages[i].content + '<|im_end|>' }}"
       "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
-  EXPECT_EQ(trained(*by_index, chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c"), msg("assistant", "d")})),
+  EXPECT_EQ(trained(*by_index,
+                    chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c"), msg("assistant", "d")})),
             (Runs{"b<|im_end|>", "d<|im_end|>"}));
   const auto rewriting = with_source(
       "{{ messages | length }}{% for i in range(messages | length) %}{{ messages[i].content }}{% endfor %}");
-  EXPECT_NE(error_of([&] { rewriting->encode(chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c")})); })
-                .find("[template] message 1: the chat template renders"),
+  EXPECT_NE(error_of([&] {
+              rewriting->encode(chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c")}));
+            }).find("[template] message 1: the chat template renders"),
             std::string::npos);
 }
 
@@ -190,9 +230,11 @@ TEST(TemplateLabels, RoundsFlagsAndWeights) {
   Trajectory row = chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c"), msg("assistant", "d")});
   EXPECT_EQ(tmpl->render(row, false).substr(0, 28), "<|im_start|>system\nBe kind<|");
   row.user_data = Json::array({Json::array({"other", "1"}), Json::array({"key_rounds", "[1]"})});
-  EXPECT_EQ(trained(*tmpl, row), (Runs{"b<|im_end|>\n"}));  // indices of the row, not counting the inserted message
+  EXPECT_EQ(trained(*tmpl, row),
+            (Runs{"b<|im_end|>\n"}));  // indices of the row, not counting the inserted message
   row.user_data = Json::array({Json::array({"key_rounds", "[0]"})});
-  EXPECT_EQ(error_of([&] { tmpl->encode(row); }), "[template] key_rounds: message 0 is not an assistant message (of 4 messages)");
+  EXPECT_EQ(error_of([&] { tmpl->encode(row); }),
+            "[template] key_rounds: message 0 is not an assistant message (of 4 messages)");
   row.user_data = Json::array();
   row.messages[1]["loss"] = false;
   EXPECT_EQ(trained(*tmpl, row), (Runs{"d<|im_end|>\n"}));
@@ -210,18 +252,25 @@ TEST(TemplateLabels, RoundsFlagsAndWeights) {
   }
   EXPECT_EQ(seen, (std::vector<float>{0.5f, 0.5f, 0.5f, 1, 1, 1}));
   row.messages[1]["loss"] = "no";
-  EXPECT_EQ(error_of([&] { tmpl->encode(row); }), "[template] message 1: 'loss' must be true, false or a number >= 0, got \"no\"");
+  EXPECT_EQ(error_of([&] { tmpl->encode(row); }),
+            "[template] message 1: 'loss' must be true, false or a number >= 0, got \"no\"");
 }
 
 TEST(TemplateLabels, AToolCallWithLossFalseHasNoTrainedToken) {
   const auto tmpl = with_source(
-      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ m.content or '' }}{% if m.tool_calls %}{% for c in m.tool_calls %}"
-      "{{ '<tool_call>' + (c.function | tojson) + '</tool_call>' }}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ m.content or '' }}{% if m.tool_calls "
+      "%}{% for c in m.tool_calls %}"
+      "{{ '<tool_call>' + (c.function | tojson) + '</tool_call>' }}{% endfor %}{% endif %}{{ '<|im_end|>\n' "
+      "}}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
-  Json call = {{"role", "assistant"}, {"content", nullptr},
-               {"tool_calls", {{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{\"x\": 1}"}}}}}}};
+  Json call = {
+      {"role", "assistant"},
+      {"content", nullptr},
+      {"tool_calls", {{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{\"x\": 1}"}}}}}}};
   Trajectory row = chat({msg("user", "a"), call, msg("tool", "2"), msg("assistant", "b")});
-  EXPECT_EQ(trained(*tmpl, row), (Runs{"<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call><|im_end|>\n", "b<|im_end|>\n"}));
+  EXPECT_EQ(trained(*tmpl, row),
+            (Runs{"<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call><|im_end|>\n",
+                  "b<|im_end|>\n"}));
   const std::string as_text = tmpl->render(row, false);
   row.messages[1]["tool_calls"][0]["function"]["arguments"] = {{"x", 1}};
   EXPECT_EQ(tmpl->render(row, false), as_text);
@@ -238,7 +287,8 @@ TEST(TemplateTokens, UserTextNeverBecomesAControlToken) {
   const auto ids = tmpl->encode(chat({msg("user", attack), msg("assistant", "no")}))[0].input_ids;
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 257), 2);  // <|im_start|>
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 258), 2);  // <|im_end|>
-  EXPECT_EQ(tmpl->decode(ids, false), "<|im_start|>user\n" + attack + "<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n");
+  EXPECT_EQ(tmpl->decode(ids, false),
+            "<|im_start|>user\n" + attack + "<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n");
   EXPECT_EQ(trained(*tmpl, chat({msg("user", attack), msg("assistant", "no")})), (Runs{"no<|im_end|>\n"}));
   // A token that is half the user's.
   const auto glued = with_source("{% for m in messages %}<|{{ m.content }}|>{% endfor %}");
@@ -257,8 +307,9 @@ TEST(TemplateLength, StrategiesCutExactly) {
   EXPECT_EQ(with({.max_length = size})->encode(row).size(), 1u);
   const int64_t most = 6;
   EXPECT_EQ(error_of([&] { with({.max_length = most})->encode(row); }),
-            "[template] the row has " + std::to_string(size) + " tokens, more than max_length 6; raise it, or set "
-            "truncation_strategy to left, right, split or delete");
+            "[template] the row has " + std::to_string(size) +
+                " tokens, more than max_length 6; raise it, or set "
+                "truncation_strategy to left, right, split or delete");
   EXPECT_TRUE(with({.max_length = most, .truncation_strategy = "delete"})->encode(row).empty());
 
   const auto left = with({.max_length = most, .truncation_strategy = "left"});
@@ -301,11 +352,16 @@ TEST(TemplatePrompt, EndsWhereTheModelContinues) {
 
 TEST(TemplateErrors, NameTheMessageAndTheField) {
   const auto tmpl = with({});
-  EXPECT_EQ(error_of([&] { tmpl->encode({}); }), "[template] 'messages' must be a list with at least one message, got none");
-  EXPECT_EQ(error_of([&] { tmpl->encode(chat({Json("hi")})); }), "[template] message 0: expected an object, got string");
-  EXPECT_EQ(error_of([&] { tmpl->encode(chat({{{"content", "x"}}})); }), "[template] message 0: expected a string in 'role'");
-  EXPECT_EQ(error_of([&] { with({.truncation_strategy = "lft"}); }), "[template] unknown truncation_strategy 'lft' (did you mean 'left'?)");
-  EXPECT_EQ(error_of([&] { with({.chat_template = "{{ x "}); }).substr(0, 37), "[chat template] line 1, column 1: the");
+  EXPECT_EQ(error_of([&] { tmpl->encode({}); }),
+            "[template] 'messages' must be a list with at least one message, got none");
+  EXPECT_EQ(error_of([&] { tmpl->encode(chat({Json("hi")})); }),
+            "[template] message 0: expected an object, got string");
+  EXPECT_EQ(error_of([&] { tmpl->encode(chat({{{"content", "x"}}})); }),
+            "[template] message 0: expected a string in 'role'");
+  EXPECT_EQ(error_of([&] { with({.truncation_strategy = "lft"}); }),
+            "[template] unknown truncation_strategy 'lft' (did you mean 'left'?)");
+  EXPECT_EQ(error_of([&] { with({.chat_template = "{{ x "}); }).substr(0, 37),
+            "[chat template] line 1, column 1: the");
   EXPECT_THROW(make_template("NoSuch", byte_tokenizer()), Error);
   const Json image = Json::array({{{"type", "text"}, {"text", "a"}}, {{"type", "image"}}});
   EXPECT_EQ(error_of([&] { tmpl->encode(chat({msg("user", image)})); }),
@@ -328,7 +384,8 @@ TEST(TemplateScale, LongConversationsTakeLinearWork) {
 
 // Real templates and tokenizers.
 
-std::unique_ptr<Template> real(const std::string& tokenizer, const std::string& source = "", TemplateOptions options = {}) {
+std::unique_ptr<Template> real(const std::string& tokenizer, const std::string& source = "",
+                               TemplateOptions options = {}) {
   if (!source.empty()) options.chat_template = read_file(data_path("chat-templates/" + source));
   return make_template("Template", Tokenizer::load(data_path("tokenizers/" + tokenizer)), options);
 }
@@ -337,20 +394,27 @@ TEST(TemplateReal, Qwen3WithThinking) {
   if (!is_directory(data_path("tokenizers/qwen3"))) GTEST_SKIP() << "no test data";
   const auto tmpl = real("qwen3");
   const Json thought = {{"role", "assistant"}, {"content", "4"}, {"reasoning_content", "2+2"}};
-  EXPECT_EQ(trained(*tmpl, chat({msg("user", "2+2?"), thought})), (Runs{"<think>\n2+2\n</think>\n\n4<|im_end|>\n"}));
+  EXPECT_EQ(trained(*tmpl, chat({msg("user", "2+2?"), thought})),
+            (Runs{"<think>\n2+2\n</think>\n\n4<|im_end|>\n"}));
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "2+2?"), msg("assistant", "<think>\n2+2\n</think>\n\n4")})),
             (Runs{"<think>\n2+2\n</think>\n\n4<|im_end|>\n"}));
   // Thinking of earlier rounds is dropped by the template; the last answer gets an empty block.
-  EXPECT_EQ(trained(*tmpl, chat({msg("user", "2+2?"), thought, msg("user", "sure?"), msg("assistant", "<yes>")})),
-            (Runs{"4<|im_end|>\n", "<think>\n\n</think>\n\n<yes><|im_end|>\n"}));
+  EXPECT_EQ(
+      trained(*tmpl, chat({msg("user", "2+2?"), thought, msg("user", "sure?"), msg("assistant", "<yes>")})),
+      (Runs{"4<|im_end|>\n", "<think>\n\n</think>\n\n<yes><|im_end|>\n"}));
   const auto quick = real("qwen3", "", {.enable_thinking = false});
-  EXPECT_EQ(trained(*quick, chat({msg("user", "2+2?"), msg("assistant", "<4>"), msg("user", "sure?"), msg("assistant", "yes")})),
+  EXPECT_EQ(trained(*quick, chat({msg("user", "2+2?"), msg("assistant", "<4>"), msg("user", "sure?"),
+                                  msg("assistant", "yes")})),
             (Runs{"<4><|im_end|>\n", "yes<|im_end|>\n"}));
   // Reasoning inside an unfinished chain of tool calls is kept until the next user message.
-  Json call = {{"role", "assistant"}, {"content", ""}, {"reasoning_content", "look"},
-               {"tool_calls", {{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"x", 1}}}}}}}}};
+  Json call = {
+      {"role", "assistant"},
+      {"content", ""},
+      {"reasoning_content", "look"},
+      {"tool_calls", {{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"x", 1}}}}}}}}};
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "q"), call, msg("tool", "1"), msg("assistant", "done")})),
-            (Runs{"<think>\nlook\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call><|im_end|>\n",
+            (Runs{"<think>\nlook\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": "
+                  "1}}\n</tool_call><|im_end|>\n",
                   "<think>\n\n</think>\n\ndone<|im_end|>\n"}));
   const int32_t end = tmpl->tokenizer().token_to_id("<|im_end|>");
   EXPECT_EQ(tmpl->stop_ids(), (std::vector<int32_t>{end}));
@@ -360,24 +424,55 @@ TEST(TemplateReal, IdsEqualEncodingTheWholeText) {
   if (!is_directory(data_path("tokenizers/qwen3"))) GTEST_SKIP() << "no test data";
   for (const char* name : {"qwen3", "minimind"}) {
     const auto tmpl = real(name);
-    const Trajectory row = chat({msg("system", "  S\n\n"), msg("user", "日本 <b> \n\n x"), msg("assistant", "\n\nOK  "), msg("user", "?")});
+    const Trajectory row = chat({msg("system", "  S\n\n"), msg("user", "日本 <b> \n\n x"),
+                                 msg("assistant", "\n\nOK  "), msg("user", "?")});
     EXPECT_EQ(tmpl->encode(row)[0].input_ids, tmpl->tokenizer().encode(tmpl->render(row, false))) << name;
   }
+}
+
+TEST(TemplateReal, SmolLM2FromItsGguf) {
+  const std::string path = TWINKLE_DEPS_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (!file_exists(path)) GTEST_SKIP() << "no model at " << path;
+  const auto tmpl = make_template("", Tokenizer::load(path));
+  const Trajectory row = chat({msg("user", "Who are you?"), msg("assistant", "I am Twinkle.")});
+  EXPECT_EQ(
+      tmpl->render(row, false),
+      "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+      "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\nI am Twinkle.<|im_end|>\n");
+  EXPECT_EQ(trained(*tmpl, row), (Runs{"I am Twinkle.<|im_end|>\n"}));
+  EXPECT_EQ(tmpl->stop_ids(), (std::vector<int32_t>{2}));
 }
 
 TEST(TemplateReal, EveryTemplateTrainsEveryAnswer) {
   if (!is_directory(data_path("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
   const auto tokenizer = Tokenizer::load(data_path("tokenizers/minimind"));
-  const Trajectory row = chat({msg("user", "first question"), msg("assistant", "first answer"), msg("user", "second question"),
-                               msg("assistant", "second answer")});
-  for (const char* name :
-       {"01-ai-Yi-1.5-chat", "GLM-4.6", "HuggingFaceTB-SmolLM3-3B", "Kimi-K2-Instruct", "Qwen-Qwen2.5-7B-Instruct",
-        "Qwen-Qwen3-0.6B", "Qwen-Qwen3-VL", "Qwen3-Coder", "Qwen3.5-4B", "chujiezheng-chatml", "chujiezheng-llama-2-chat",
-        "chujiezheng-llama-3-instruct", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek-ai-DeepSeek-V3.1",
-        "deepseek-ai-DeepSeek-V4", "google-gemma-2-2b-it", "google-gemma-4-31B-it", "internlm-internlm2-chat",
-        "meta-llama-Llama-3.1-8B-Instruct", "meta-llama-Llama-3.2-3B-Instruct", "microsoft-Phi-3.5-mini-instruct",
-        "mistralai-Mistral-Nemo-Instruct-2407"}) {
-    const auto tmpl = make_template("", tokenizer, {.chat_template = read_file(data_path(std::string("chat-templates/") + name + ".jinja"))});
+  const Trajectory row = chat({msg("user", "first question"), msg("assistant", "first answer"),
+                               msg("user", "second question"), msg("assistant", "second answer")});
+  for (const char* name : {"01-ai-Yi-1.5-chat",
+                           "GLM-4.6",
+                           "HuggingFaceTB-SmolLM3-3B",
+                           "Kimi-K2-Instruct",
+                           "Qwen-Qwen2.5-7B-Instruct",
+                           "Qwen-Qwen3-0.6B",
+                           "Qwen-Qwen3-VL",
+                           "Qwen3-Coder",
+                           "Qwen3.5-4B",
+                           "chujiezheng-chatml",
+                           "chujiezheng-llama-2-chat",
+                           "chujiezheng-llama-3-instruct",
+                           "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+                           "deepseek-ai-DeepSeek-V3.1",
+                           "deepseek-ai-DeepSeek-V4",
+                           "google-gemma-2-2b-it",
+                           "google-gemma-4-31B-it",
+                           "internlm-internlm2-chat",
+                           "meta-llama-Llama-3.1-8B-Instruct",
+                           "meta-llama-Llama-3.2-3B-Instruct",
+                           "microsoft-Phi-3.5-mini-instruct",
+                           "mistralai-Mistral-Nemo-Instruct-2407"}) {
+    const auto tmpl = make_template(
+        "", tokenizer,
+        {.chat_template = read_file(data_path(std::string("chat-templates/") + name + ".jinja"))});
     const Runs runs = trained(*tmpl, row);
     ASSERT_EQ(runs.size(), 2u) << name;
     EXPECT_NE(runs[0].find("first answer"), std::string::npos) << name << ": " << runs[0];
@@ -386,7 +481,8 @@ TEST(TemplateReal, EveryTemplateTrainsEveryAnswer) {
       EXPECT_EQ(run.find("question"), std::string::npos) << name << ": " << run;
       EXPECT_EQ(run.find("user"), std::string::npos) << name << ": " << run;
     }
-    if (std::getenv("SHOW_RUNS") != nullptr) std::printf("%-45s %s | %s\n", name, Json(runs[0]).dump().c_str(), Json(runs[1]).dump().c_str());
+    if (std::getenv("SHOW_RUNS") != nullptr)
+      std::printf("%-45s %s | %s\n", name, Json(runs[0]).dump().c_str(), Json(runs[1]).dump().c_str());
   }
 }
 

@@ -1,5 +1,6 @@
-// The template engine against Jinja2's own output: stored goldens of real templates, and small cases whose expected
-// text is what Jinja2 3.1.6 prints for them (tests/parity/jinja_parity.py renders the same file of cases with Jinja2).
+// The template engine against Jinja2's own output: stored goldens of real templates, and small cases whose
+// expected text is what Jinja2 3.1.6 prints for them (tests/parity/jinja_parity.py renders the same file of
+// cases with Jinja2).
 #include "twinkle/text/jinja.h"
 
 #include <gtest/gtest.h>
@@ -16,14 +17,16 @@ constexpr int64_t kNow = 1752148800;  // 2025-07-10 12:00
 
 std::string data_path(const std::string& name) {
   const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" + name;
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
+         name;
 }
 
 std::string render(std::string_view source, const Json& context = Json::object()) {
   return JinjaTemplate::parse(source)->render(context, {}, kNow).text;
 }
 
-std::string error_of(std::string_view source, const Json& context = Json::object(), const RenderLimits& limits = {}) {
+std::string error_of(std::string_view source, const Json& context = Json::object(),
+                     const RenderLimits& limits = {}) {
   try {
     JinjaTemplate::parse(source)->render(context, limits, kNow);
   } catch (const Error& e) {
@@ -47,7 +50,8 @@ TEST(Jinja, RendersTheGoldensOfRealTemplates) {
       EXPECT_NE(error_of(source, context), "") << name;
       ++refused;
     } else {
-      EXPECT_EQ(render(source, context), golden.at("expected").get<std::string>()) << name << " " << golden.at("context");
+      EXPECT_EQ(render(source, context), golden.at("expected").get<std::string>())
+          << name << " " << golden.at("context");
       ++rendered;
     }
   }
@@ -61,7 +65,8 @@ TEST(Jinja, RendersTheCasesOfHuggingFaceJs) {
   int count = 0;
   const Json cases = read_json_file(path);
   for (const auto& [name, item] : cases.items()) {
-    EXPECT_EQ(render(item.at("chat_template").get<std::string>(), item.at("data")), item.at("target").get<std::string>())
+    EXPECT_EQ(render(item.at("chat_template").get<std::string>(), item.at("data")),
+              item.at("target").get<std::string>())
         << name;
     ++count;
   }
@@ -90,13 +95,18 @@ TEST(Jinja, RendersWhatJinja2Renders) {
 }
 
 TEST(Jinja, NamesThePlaceOfAnError) {
-  EXPECT_EQ(error_of("a\n{% if x %}"), "[chat template] line 2, column 11: unexpected end of the template: expected 'elif' or 'else' or 'endif'");
+  EXPECT_EQ(error_of("a\n{% if x %}"),
+            "[chat template] line 2, column 11: unexpected end of the template: expected 'elif' or 'else' or "
+            "'endif'");
   EXPECT_EQ(error_of("{{ 1 +\n  }}"), "[chat template] line 2, column 3: unexpected '}}'");
-  EXPECT_EQ(error_of("{{ x | nosuch }}"), "[chat template] line 1, column 8: there is no filter named 'nosuch'");
+  EXPECT_EQ(error_of("{{ x | nosuch }}"),
+            "[chat template] line 1, column 8: there is no filter named 'nosuch'");
   EXPECT_EQ(error_of("é\n  {{ x.y.z }}", {{"x", Json::object()}}),
             "[chat template] line 2, column 9: 'dict object' has no attribute 'y'");
-  EXPECT_EQ(error_of("{{ 'a' + 1 }}"), "[chat template] line 1, column 8: can only concatenate str (not \"int\") to str");
-  EXPECT_EQ(error_of("{{ raise_exception('Roles must alternate') }}"), "[chat template] Roles must alternate");
+  EXPECT_EQ(error_of("{{ 'a' + 1 }}"),
+            "[chat template] line 1, column 8: can only concatenate str (not \"int\") to str");
+  EXPECT_EQ(error_of("{{ raise_exception('Roles must alternate') }}"),
+            "[chat template] Roles must alternate");
   EXPECT_EQ(error_of("{% include 'x' %}"),
             "[chat template] line 1, column 4: 'include' is not supported: a chat template stands alone");
   EXPECT_EQ(error_of("{{ {}.update({}) }}"),
@@ -104,19 +114,24 @@ TEST(Jinja, NamesThePlaceOfAnError) {
 }
 
 TEST(Jinja, StopsTemplatesThatTakeTooMuch) {
-  EXPECT_NE(error_of("{% for i in range(100000) %}{% for j in range(100000) %}{{ j }}{% endfor %}{% endfor %}", {},
-                     {.max_steps = 100000}),
-            "");
+  EXPECT_NE(
+      error_of("{% for i in range(100000) %}{% for j in range(100000) %}{{ j }}{% endfor %}{% endfor %}", {},
+               {.max_steps = 100000}),
+      "");
   EXPECT_NE(error_of("{{ 'x' * 100000000000 }}"), "");
-  EXPECT_NE(error_of("{% for i in range(100) %}{{ 'x' * 1000 }}{% endfor %}", {}, {.max_output_bytes = 50000}), "");
+  EXPECT_NE(
+      error_of("{% for i in range(100) %}{{ 'x' * 1000 }}{% endfor %}", {}, {.max_output_bytes = 50000}), "");
   EXPECT_EQ(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").find("[chat template]"), 0u);
   EXPECT_NE(error_of("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"), "");
   std::string sum = "{{ 1";
   for (int i = 0; i < 100000; ++i) sum += "+1";
   EXPECT_NE(error_of(sum + " }}"), "");
-  EXPECT_NE(error_of("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}"), "");
+  EXPECT_NE(
+      error_of("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}"),
+      "");
   // Circles are let go of, and do not print forever.
-  EXPECT_EQ(render("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}"), "<Namespace {'me': <Namespace {...}>}>");
+  EXPECT_EQ(render("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}"),
+            "<Namespace {'me': <Namespace {...}>}>");
 }
 
 std::string marked(const Rendered& out) {
@@ -124,7 +139,8 @@ std::string marked(const Rendered& out) {
   size_t at = 0;
   for (const TextSpan& span : out.input) {
     text += out.text.substr(at, static_cast<size_t>(span.begin) - at) + "[" +
-            out.text.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin)) + "]";
+            out.text.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin)) +
+            "]";
     at = static_cast<size_t>(span.end);
   }
   return text + out.text.substr(at);
@@ -132,7 +148,9 @@ std::string marked(const Rendered& out) {
 
 TEST(Jinja, MarksWhatCameFromTheContext) {
   const Json context = {{"x", "User"}, {"list", {"a", "b"}}, {"obj", {{"key", "v\"al"}}}, {"n", 5}};
-  const auto mark = [&](std::string_view source) { return marked(JinjaTemplate::parse(source)->render(context)); };
+  const auto mark = [&](std::string_view source) {
+    return marked(JinjaTemplate::parse(source)->render(context));
+  };
   EXPECT_EQ(mark("<{{ x }}>"), "<[User]>");
   EXPECT_EQ(mark("{{ '<' + x + '>' ~ n }}"), "<[User]>5");
   EXPECT_EQ(mark("{{ x[1:3] }}-{{ x[0] }}-{{ x[::-1] }}"), "[se]-[U]-[resU]");
@@ -140,7 +158,8 @@ TEST(Jinja, MarksWhatCameFromTheContext) {
   EXPECT_EQ(mark("{{ x.replace('se', '--') }}"), "[U]--[r]");
   EXPECT_EQ(mark("{{ list | join(', ') }}"), "[a], [b]");
   EXPECT_EQ(mark("{{ obj | tojson }}"), "{\"[key]\": \"[v\\\"al]\"}");
-  EXPECT_EQ(mark("{% macro m(s) %}({{ s }}){% endmacro %}{% set y %}{{ m(x) }}{% endset %}{{ y }}"), "([User])");
+  EXPECT_EQ(mark("{% macro m(s) %}({{ s }}){% endmacro %}{% set y %}{{ m(x) }}{% endset %}{{ y }}"),
+            "([User])");
   EXPECT_EQ(mark("{% for w in (x ~ ' b').split() %}{{ w }};{% endfor %}"), "[User];b;");
   EXPECT_EQ(mark("{{ '%s!' % x }}{{ '{}?'.format(x) }}"), "[User]![User]?");
   EXPECT_EQ(mark("{{ {'k': x} }}"), "{'k': '[User]'}");
@@ -153,7 +172,8 @@ TEST(Jinja, FindsGenerationBlocksAndMessages) {
       "{% for m in messages %}<{{ m.role }}>{% if m.role == 'a' %}{% generation %}{{ m.content }}$\n"
       "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
   EXPECT_TRUE(parsed->has_generation_blocks());
-  const auto out = parsed->render({{"messages", {{{"role", "u"}, {"content", "hi"}}, {{"role", "a"}, {"content", "yo"}}}}});
+  const auto out = parsed->render(
+      {{"messages", {{{"role", "u"}, {"content", "hi"}}, {{"role", "a"}, {"content", "yo"}}}}});
   EXPECT_EQ(out.text, "<u>hi<a>yo$\n");
   ASSERT_EQ(out.generation.size(), 1u);
   EXPECT_EQ(out.generation[0].begin, 8);

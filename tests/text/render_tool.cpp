@@ -1,4 +1,5 @@
-// Renders JSON lines {template, context, now?} and prints {text} or {error} lines: our side of the parity test.
+// Renders JSON lines {template, context, now?} and prints {text} or {error} lines: our side of the parity
+// test.
 #include <iostream>
 #include <map>
 #include <string>
@@ -15,7 +16,8 @@ int main() {
     try {
       const twinkle::Json request = twinkle::parse_json(line, "request", 400);
       auto& parsed = cache[request.at("template").get<std::string>()];
-      if (parsed == nullptr) parsed = twinkle::JinjaTemplate::parse(request.at("template").get<std::string>());
+      if (parsed == nullptr)
+        parsed = twinkle::JinjaTemplate::parse(request.at("template").get<std::string>());
       const auto out = parsed->render(request.at("context"), {}, request.value("now", int64_t{-1}));
       reply["text"] = out.text;
       twinkle::Json spans = twinkle::Json::array();

@@ -32,7 +32,8 @@ float message_weight(const Json& message, size_t index) {
     } else if (it->is_number() && std::isfinite(it->get<double>()) && it->get<double>() >= 0) {
       weight *= static_cast<float>(it->get<double>());
     } else {
-      throw invalid_argument(place(index) + ": '" + name + "' must be true, false or a number >= 0, got " + it->dump());
+      throw invalid_argument(place(index) + ": '" + name + "' must be true, false or a number >= 0, got " +
+                             it->dump());
     }
   }
   return weight;
@@ -41,15 +42,19 @@ float message_weight(const Json& message, size_t index) {
 // The list of user_data's key_rounds; nothing when there is none.
 std::optional<std::vector<int64_t>> key_rounds(const Json& user_data) {
   if (user_data.is_null()) return std::nullopt;
-  if (!user_data.is_array()) throw invalid_argument("[template] user_data must be a list of [key, json] pairs");
+  if (!user_data.is_array())
+    throw invalid_argument("[template] user_data must be a list of [key, json] pairs");
   for (const Json& pair : user_data) {
     if (!pair.is_array() || pair.size() != 2 || pair[0] != "key_rounds") continue;
-    const Json list = pair[1].is_string() ? parse_json(pair[1].get<std::string>(), "user_data key_rounds") : pair[1];
+    const Json list =
+        pair[1].is_string() ? parse_json(pair[1].get<std::string>(), "user_data key_rounds") : pair[1];
     if (list.is_null()) return std::nullopt;
     std::vector<int64_t> out;
-    if (!list.is_array()) throw invalid_argument("[template] key_rounds must be a list of message indices, got " + list.dump());
+    if (!list.is_array())
+      throw invalid_argument("[template] key_rounds must be a list of message indices, got " + list.dump());
     for (const Json& item : list) {
-      if (!item.is_number_integer()) throw invalid_argument("[template] key_rounds must be a list of message indices, got " + list.dump());
+      if (!item.is_number_integer())
+        throw invalid_argument("[template] key_rounds must be a list of message indices, got " + list.dump());
       out.push_back(item.get<int64_t>());
     }
     return out;
@@ -74,13 +79,16 @@ class GeneralTemplate final : public Template {
   GeneralTemplate(std::shared_ptr<const Tokenizer> tokenizer, const TemplateOptions& options)
       : tokenizer_(std::move(tokenizer)), options_(options), encoder_(tokenizer_) {
     if (options_.max_length < 1) {
-      throw invalid_argument("[template] max_length must be >= 1, got " + std::to_string(options_.max_length));
+      throw invalid_argument("[template] max_length must be >= 1, got " +
+                             std::to_string(options_.max_length));
     }
-    if (std::find(kStrategies.begin(), kStrategies.end(), options_.truncation_strategy) == kStrategies.end()) {
+    if (std::find(kStrategies.begin(), kStrategies.end(), options_.truncation_strategy) ==
+        kStrategies.end()) {
       throw invalid_argument("[template] unknown truncation_strategy '" + options_.truncation_strategy + "'" +
                              did_you_mean(options_.truncation_strategy, kStrategies));
     }
-    if (options_.use_chat_template) chat_ = std::make_unique<ChatTemplate>(tokenizer_->config(), options_.chat_template);
+    if (options_.use_chat_template)
+      chat_ = std::make_unique<ChatTemplate>(tokenizer_->config(), options_.chat_template);
     find_stop_ids();
   }
 
@@ -92,7 +100,8 @@ class GeneralTemplate final : public Template {
     InputFeature out;
     if (chat_) {
       const Prepared prepared = prepare(trajectory);
-      out.input_ids = encoder_.encode(chat_->render(prepared.messages, trajectory.tools, render_options(true))).ids;
+      out.input_ids =
+          encoder_.encode(chat_->render(prepared.messages, trajectory.tools, render_options(true))).ids;
     } else {
       out.input_ids = tokenizer_->encode(plain_text(trajectory), {.add_special_tokens = true});
     }
@@ -112,7 +121,9 @@ class GeneralTemplate final : public Template {
 
   std::string render(const Trajectory& trajectory, bool add_generation_prompt) const override {
     if (!chat_) return plain_text(trajectory);
-    return chat_->render(prepare(trajectory).messages, trajectory.tools, render_options(add_generation_prompt)).text;
+    return chat_
+        ->render(prepare(trajectory).messages, trajectory.tools, render_options(add_generation_prompt))
+        .text;
   }
 
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const override {
@@ -132,7 +143,8 @@ class GeneralTemplate final : public Template {
     if (tokenizer_->eos_id() >= 0) stop_ids_.push_back(tokenizer_->eos_id());
     if (!chat_) return;
     const std::string mark = "answer";
-    const Json messages = Json::array({{{"role", "user"}, {"content", "question"}}, {{"role", "assistant"}, {"content", mark}}});
+    const Json messages = Json::array(
+        {{{"role", "user"}, {"content", "question"}}, {{"role", "assistant"}, {"content", mark}}});
     std::string text;
     try {
       text = chat_->render(messages, nullptr, render_options(false)).text;
@@ -149,12 +161,14 @@ class GeneralTemplate final : public Template {
   }
 
   std::string plain_text(const Trajectory& trajectory) const {
-    const bool one = trajectory.messages.is_array() && trajectory.messages.size() == 1 && trajectory.messages[0].is_object();
+    const bool one = trajectory.messages.is_array() && trajectory.messages.size() == 1 &&
+                     trajectory.messages[0].is_object();
     const std::string* text = one ? text_content(trajectory.messages[0]) : nullptr;
     if (text == nullptr) {
-      throw invalid_argument("[template] without a chat template a row must be one message with a text, got " +
-                             (trajectory.messages.is_array() ? std::to_string(trajectory.messages.size()) + " messages"
-                                                             : std::string(json_type_name(trajectory.messages))));
+      throw invalid_argument(
+          "[template] without a chat template a row must be one message with a text, got " +
+          (trajectory.messages.is_array() ? std::to_string(trajectory.messages.size()) + " messages"
+                                          : std::string(json_type_name(trajectory.messages))));
     }
     return *text;
   }
@@ -162,18 +176,21 @@ class GeneralTemplate final : public Template {
   Prepared prepare(const Trajectory& trajectory) const {
     if (!trajectory.messages.is_array() || trajectory.messages.empty()) {
       throw invalid_argument("[template] 'messages' must be a list with at least one message, got " +
-                             (trajectory.messages.is_array() ? std::string("none")
-                                                             : std::string(json_type_name(trajectory.messages))));
+                             (trajectory.messages.is_array()
+                                  ? std::string("none")
+                                  : std::string(json_type_name(trajectory.messages))));
     }
     Prepared out;
     out.messages = Json::array();
     size_t index = 0;
     for (const Json& given : trajectory.messages) {
       if (!given.is_object()) {
-        throw invalid_argument(place(index) + ": expected an object, got " + std::string(json_type_name(given)));
+        throw invalid_argument(place(index) + ": expected an object, got " +
+                               std::string(json_type_name(given)));
       }
       const auto role = given.find("role");
-      if (role == given.end() || !role->is_string()) throw invalid_argument(place(index) + ": expected a string in 'role'");
+      if (role == given.end() || !role->is_string())
+        throw invalid_argument(place(index) + ": expected a string in 'role'");
       if (index == 0 && *role == "user" && !options_.default_system.empty()) {
         out.messages.push_back({{"role", "system"}, {"content", options_.default_system}});
         out.weights.push_back(0);
@@ -196,7 +213,8 @@ class GeneralTemplate final : public Template {
     if (const auto content = message.find("content"); content != message.end() && content->is_array()) {
       if (!chat_->accepts_blocks()) *content = joined_blocks(*content, index);
     }
-    if (message["role"] == "assistant" && !message.contains("reasoning_content") && chat_->mentions("reasoning_content")) {
+    if (message["role"] == "assistant" && !message.contains("reasoning_content") &&
+        chat_->mentions("reasoning_content")) {
       split_thinking(&message);
     }
     return message;
@@ -206,9 +224,11 @@ class GeneralTemplate final : public Template {
   static std::string joined_blocks(const Json& blocks, size_t index) {
     std::string out;
     for (const Json& block : blocks) {
-      const bool text = block.is_object() && block.value("type", "text") == "text" && block.contains("text") && block.at("text").is_string();
+      const bool text = block.is_object() && block.value("type", "text") == "text" &&
+                        block.contains("text") && block.at("text").is_string();
       if (!text) {
-        throw invalid_argument(place(index) + ": the chat template takes text only, got a block " + block.dump().substr(0, 100));
+        throw invalid_argument(place(index) + ": the chat template takes text only, got a block " +
+                               block.dump().substr(0, 100));
       }
       out += block.at("text").get<std::string>();
     }
@@ -224,7 +244,8 @@ class GeneralTemplate final : public Template {
     if (begin == std::string::npos || content->compare(begin, kOpen.size(), kOpen) != 0) return;
     const size_t end = content->find(kClose, begin);
     if (end == std::string::npos) return;
-    const std::string reasoning = strip_newlines(std::string_view(*content).substr(begin + kOpen.size(), end - begin - kOpen.size()));
+    const std::string reasoning =
+        strip_newlines(std::string_view(*content).substr(begin + kOpen.size(), end - begin - kOpen.size()));
     std::string answer = content->substr(end + kClose.size());
     answer.erase(0, std::min(answer.find_first_not_of('\n'), answer.size()));
     (*message)["reasoning_content"] = reasoning;
@@ -239,14 +260,16 @@ class GeneralTemplate final : public Template {
     const auto rounds = key_rounds(trajectory.user_data);
     const auto given = static_cast<int64_t>(trajectory.messages.size());
     for (const int64_t round : rounds.value_or(std::vector<int64_t>())) {
-      if (round < 0 || round >= given || trajectory.messages[static_cast<size_t>(round)].at("role") != "assistant") {
-        throw invalid_argument("[template] key_rounds: message " + std::to_string(round) + " is not an assistant message (of " +
-                               std::to_string(given) + " messages)");
+      if (round < 0 || round >= given ||
+          trajectory.messages[static_cast<size_t>(round)].at("role") != "assistant") {
+        throw invalid_argument("[template] key_rounds: message " + std::to_string(round) +
+                               " is not an assistant message (of " + std::to_string(given) + " messages)");
       }
     }
     std::vector<float> weights(encoding.ids.size(), 0.0f);
     size_t token = 0;
-    for (const TurnSpan& turn : assistant_spans(*chat_, prepared.messages, trajectory.tools, options, rendered)) {
+    for (const TurnSpan& turn :
+         assistant_spans(*chat_, prepared.messages, trajectory.tools, options, rendered)) {
       const float weight = turn_weight(turn, prepared, rounds);
       if (weight == 0) continue;
       const auto& [begin, end] = turn.text;
@@ -260,15 +283,21 @@ class GeneralTemplate final : public Template {
     return feature_of(encoding.ids, weights);
   }
 
-  static float turn_weight(const TurnSpan& turn, const Prepared& prepared, const std::optional<std::vector<int64_t>>& rounds) {
+  static float turn_weight(const TurnSpan& turn, const Prepared& prepared,
+                           const std::optional<std::vector<int64_t>>& rounds) {
     if (turn.message < 0) {
-      const bool plain = !rounds && std::all_of(prepared.weights.begin(), prepared.weights.end(), [](float w) { return w == 1; });
+      const bool plain = !rounds && std::all_of(prepared.weights.begin(), prepared.weights.end(),
+                                                [](float w) { return w == 1; });
       if (!plain) {
-        throw invalid_argument("[template] a generation block belongs to no message that could be found, so rounds cannot be chosen");
+        throw invalid_argument(
+            "[template] a generation block belongs to no message that could be found, so rounds cannot be "
+            "chosen");
       }
       return 1;
     }
-    if (rounds && std::find(rounds->begin(), rounds->end(), turn.message - prepared.inserted) == rounds->end()) return 0;
+    if (rounds &&
+        std::find(rounds->begin(), rounds->end(), turn.message - prepared.inserted) == rounds->end())
+      return 0;
     return prepared.weights[static_cast<size_t>(turn.message)];
   }
 
@@ -295,8 +324,8 @@ class GeneralTemplate final : public Template {
   }
 
   [[noreturn]] void too_long(int64_t size) const {
-    throw invalid_argument("[template] the row has " + std::to_string(size) + " tokens, more than max_length " +
-                           std::to_string(options_.max_length) +
+    throw invalid_argument("[template] the row has " + std::to_string(size) +
+                           " tokens, more than max_length " + std::to_string(options_.max_length) +
                            "; raise it, or set truncation_strategy to left, right, split or delete");
   }
 
@@ -327,7 +356,8 @@ class GeneralTemplate final : public Template {
     if (strategy == "left") return {window(whole, size - most, size)};
     if (strategy != "split") too_long(size);
     std::vector<InputFeature> out;
-    for (int64_t begin = 0; begin < size; begin += most) out.push_back(window(whole, begin, std::min(size, begin + most)));
+    for (int64_t begin = 0; begin < size; begin += most)
+      out.push_back(window(whole, begin, std::min(size, begin + most)));
     return out;
   }
 
@@ -338,31 +368,43 @@ class GeneralTemplate final : public Template {
   std::vector<int32_t> stop_ids_;
 };
 
-const RegisterTemplate kRegistered{
-    {.name = "Template",
-     .help = "The chat template of the model (or a given one) over its tokenizer, with labels on the assistant turns.",
-     .params = template_params()},
-    [](std::shared_ptr<const Tokenizer> tokenizer, const TemplateOptions& options) -> std::unique_ptr<Template> {
-      return std::make_unique<GeneralTemplate>(std::move(tokenizer), options);
-    }};
+const RegisterTemplate kRegistered{{.name = "Template",
+                                    .help = "The chat template of the model (or a given one) over its "
+                                            "tokenizer, with labels on the assistant turns.",
+                                    .params = template_params()},
+                                   [](std::shared_ptr<const Tokenizer> tokenizer,
+                                      const TemplateOptions& options) -> std::unique_ptr<Template> {
+                                     return std::make_unique<GeneralTemplate>(std::move(tokenizer), options);
+                                   }};
 
 }  // namespace
 
 std::vector<ParamSpec> template_params() {
   const TemplateOptions defaults;
-  return {{.name = "max_length", .type = ParamType::kInt, .default_value = defaults.max_length,
-           .help = "Most tokens of a row.", .min = 1.0},
-          {.name = "truncation_strategy", .default_value = defaults.truncation_strategy,
-           .help = "What happens to longer rows: an error, keep the end, keep the beginning, windows, leave out.",
-           .choices = kStrategies},
-          {.name = "use_chat_template", .type = ParamType::kBool, .default_value = defaults.use_chat_template,
-           .help = "false: rows are plain text and every token is trained."},
-          {.name = "enable_thinking", .type = ParamType::kBool, .default_value = defaults.enable_thinking,
-           .help = "Passed to the chat template."},
-          {.name = "default_system", .default_value = defaults.default_system,
-           .help = "System message of conversations that begin with the user."},
-          {.name = "chat_template", .default_value = defaults.chat_template,
-           .help = "Jinja text in place of the tokenizer's chat template."}};
+  return {
+      {.name = "max_length",
+       .type = ParamType::kInt,
+       .default_value = defaults.max_length,
+       .help = "Most tokens of a row.",
+       .min = 1.0},
+      {.name = "truncation_strategy",
+       .default_value = defaults.truncation_strategy,
+       .help = "What happens to longer rows: an error, keep the end, keep the beginning, windows, leave out.",
+       .choices = kStrategies},
+      {.name = "use_chat_template",
+       .type = ParamType::kBool,
+       .default_value = defaults.use_chat_template,
+       .help = "false: rows are plain text and every token is trained."},
+      {.name = "enable_thinking",
+       .type = ParamType::kBool,
+       .default_value = defaults.enable_thinking,
+       .help = "Passed to the chat template."},
+      {.name = "default_system",
+       .default_value = defaults.default_system,
+       .help = "System message of conversations that begin with the user."},
+      {.name = "chat_template",
+       .default_value = defaults.chat_template,
+       .help = "Jinja text in place of the tokenizer's chat template."}};
 }
 
 RegisterTemplate::RegisterTemplate(ComponentInfo info, TemplateFactory factory) {

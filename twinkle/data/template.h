@@ -1,12 +1,14 @@
-// Template: conversation -> tokens with labels. Components of kind "template"; `Template` is the general one. Encoding
-// is safe from many threads.
+// Template: conversation -> tokens with labels. Components of kind "template"; `Template` is the general one.
+// Encoding is safe from many threads.
 //
-// With a chat template, trained is what the model itself would write: the assistant turns from the end of their prompt
-// to the end of the turn, its closing token included, in the rendering of the whole conversation. `user_data` may
-// restrict them ("key_rounds": indices of messages as given), and so may a message: {"loss": false}, {"train": false} or
+// With a chat template, trained is what the model itself would write: the assistant turns from the end of
+// their prompt to the end of the turn, its closing token included, in the rendering of the whole
+// conversation. `user_data` may restrict them ("key_rounds": indices of messages as given), and so may a
+// message: {"loss": false}, {"train": false} or
 // {"weight": 0}; other numbers in loss or weight are the weight of its tokens.
-// Without one (use_chat_template = false) a row is one message whose text is encoded as Hugging Face does, with what the
-// tokenizer adds (no end of sequence unless it is the tokenizer's own), and every token is trained.
+// Without one (use_chat_template = false) a row is one message whose text is encoded as Hugging Face does,
+// with what the tokenizer adds (no end of sequence unless it is the tokenizer's own), and every token is
+// trained.
 #pragma once
 
 #include <functional>
@@ -27,8 +29,8 @@ struct TemplateOptions {
   std::string truncation_strategy = "raise";  // raise | left | right | split | delete
   bool use_chat_template = true;              // false: plain text, every token is trained (pre-training)
   bool enable_thinking = true;
-  std::string default_system;                 // put first when the conversation has no system message
-  std::string chat_template;                  // overrides the tokenizer's
+  std::string default_system;  // put first when the conversation has no system message
+  std::string chat_template;   // overrides the tokenizer's
 };
 
 class Template {
@@ -36,9 +38,11 @@ class Template {
   static constexpr std::string_view kKind = "template";
   virtual ~Template() = default;
 
-  /// Zero (deleted), one, or several (split) features of a row. Errors name what is wrong; the caller adds the row.
+  /// Zero (deleted), one, or several (split) features of a row. Errors name what is wrong; the caller adds
+  /// the row.
   virtual std::vector<InputFeature> encode(const Trajectory& trajectory) const = 0;
-  /// The prompt of a conversation, ready to be continued: rendered with the generation prompt, nothing labelled.
+  /// The prompt of a conversation, ready to be continued: rendered with the generation prompt, nothing
+  /// labelled.
   virtual InputFeature encode_prompt(const Trajectory& trajectory) const = 0;
   /// The rendered text (for `twinkle render`).
   virtual std::string render(const Trajectory& trajectory, bool add_generation_prompt) const = 0;
@@ -52,7 +56,8 @@ class Template {
 using TemplateFactory =
     std::function<std::unique_ptr<Template>(std::shared_ptr<const Tokenizer>, const TemplateOptions&)>;
 
-/// static const RegisterTemplate registered{{.name = "MyTemplate", ...}, [](auto tokenizer, const auto& options) {...}};
+/// static const RegisterTemplate registered{{.name = "MyTemplate", ...}, [](auto tokenizer, const auto&
+/// options) {...}};
 struct RegisterTemplate {
   RegisterTemplate(ComponentInfo info, TemplateFactory factory);
 };

@@ -15,10 +15,12 @@ std::vector<std::optional<TextSpan>> segments_of(const Rendered& rendered, size_
   for (const MessageSpan& span : rendered.messages) written[span.loop] += span.span.end - span.span.begin;
   std::vector<std::optional<TextSpan>> out(messages);
   if (written.empty()) return out;
-  const int64_t loop =
-      std::max_element(written.begin(), written.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+  const int64_t loop = std::max_element(written.begin(), written.end(), [](const auto& a, const auto& b) {
+                         return a.second < b.second;
+                       })->first;
   for (const MessageSpan& span : rendered.messages) {
-    if (span.loop == loop && span.message < static_cast<int64_t>(messages)) out[static_cast<size_t>(span.message)] = span.span;
+    if (span.loop == loop && span.message < static_cast<int64_t>(messages))
+      out[static_cast<size_t>(span.message)] = span.span;
   }
   return out;
 }
@@ -33,15 +35,16 @@ bool is_assistant(const Json& message) { return message.at("role") == "assistant
 
 bool has_content(const Json& message) {
   const auto content = message.find("content");
-  const bool text = content != message.end() && content->is_string() && !content->get_ref<const std::string&>().empty();
+  const bool text =
+      content != message.end() && content->is_string() && !content->get_ref<const std::string&>().empty();
   const auto calls = message.find("tool_calls");
   return text || (calls != message.end() && calls->is_array() && !calls->empty());
 }
 
 class RoundFinder {
  public:
-  RoundFinder(const ChatTemplate& chat, const Json& messages, const Json& tools, const ChatRenderOptions& options,
-              const Rendered& rendered)
+  RoundFinder(const ChatTemplate& chat, const Json& messages, const Json& tools,
+              const ChatRenderOptions& options, const Rendered& rendered)
       : chat_(chat), messages_(messages), tools_(tools), options_(options), rendered_(rendered) {
     options_.add_generation_prompt = false;
     segments_ = segments_of(rendered, messages.size());
@@ -54,23 +57,28 @@ class RoundFinder {
     if (i + 1 < messages_.size() && (!segments_[i + 1] || segments_[i + 1]->begin == segments_[i + 1]->end)) {
       turn.end = end_alone(i, turn);
     }
-    // What the template writes after its loop ends the last turn of a conversation; where the whole goes on with the
-    // same text, it ends this one too.
+    // What the template writes after its loop ends the last turn of a conversation; where the whole goes on
+    // with the same text, it ends this one too.
     const std::string& closing = closing_text(i);
     if (text().substr(static_cast<size_t>(turn.end), closing.size()) == closing) {
       turn.end += static_cast<int64_t>(closing.size());
     }
-    // The prompt's tail after the last turn depends on what stands before; one rendering a kind is enough as long as
-    // the turn begins with it, and where turns begin otherwise, once it has come out the same twice more.
+    // The prompt's tail after the last turn depends on what stands before; one rendering a kind is enough as
+    // long as the turn begins with it, and where turns begin otherwise, once it has come out the same twice
+    // more.
     Tail& tail = tails_[kind_before(i)];
-    const auto fits = [&] { return text().substr(static_cast<size_t>(turn.begin), tail.text.size()) == tail.text; };
+    const auto fits = [&] {
+      return text().substr(static_cast<size_t>(turn.begin), tail.text.size()) == tail.text;
+    };
     if (tail.seen == 0 || (tail.seen < 3 && !fits())) {
       std::string fresh = prompt_tail(i, turn);
       tail.seen = fresh == tail.text ? tail.seen + 1 : 1;
       tail.text = std::move(fresh);
     }
     if (!fits()) return partly(i, turn, tail.text);
-    return {static_cast<int64_t>(i), {std::min(turn.begin + static_cast<int64_t>(tail.text.size()), turn.end), turn.end}, true};
+    return {static_cast<int64_t>(i),
+            {std::min(turn.begin + static_cast<int64_t>(tail.text.size()), turn.end), turn.end},
+            true};
   }
 
  private:
@@ -100,8 +108,8 @@ class RoundFinder {
     return end;
   }
 
-  // The end of a turn when the next message has no turn of its own in the loop: some templates write the results of
-  // tools behind the call, and those are not the model's words.
+  // The end of a turn when the next message has no turn of its own in the loop: some templates write the
+  // results of tools behind the call, and those are not the model's words.
   int64_t end_alone(size_t i, const TextSpan& turn) const {
     const Rendered out = chat_.render(first_messages(messages_, i + 1), tools_, options_);
     if (text().starts_with(out.text) && static_cast<int64_t>(out.text.size()) >= turn.begin) {
@@ -109,9 +117,11 @@ class RoundFinder {
     }
     const auto alone = segments_of(out, i + 1)[i];
     if (!alone) return turn.end;
-    const std::string_view body = text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
+    const std::string_view body =
+        text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
     const std::string_view own = std::string_view(out.text).substr(static_cast<size_t>(alone->begin));
-    return turn.begin + (std::mismatch(body.begin(), body.end(), own.begin(), own.end()).first - body.begin());
+    return turn.begin +
+           (std::mismatch(body.begin(), body.end(), own.begin(), own.end()).first - body.begin());
   }
 
   // The text after the loop of a conversation that ends with an assistant turn, here turn i.
@@ -119,7 +129,8 @@ class RoundFinder {
     if (!closing_) {
       const bool last = is_assistant(messages_[messages_.size() - 1]);
       const size_t count = last ? messages_.size() : i + 1;
-      const Rendered out = last ? rendered_ : chat_.render(first_messages(messages_, count), tools_, options_);
+      const Rendered out =
+          last ? rendered_ : chat_.render(first_messages(messages_, count), tools_, options_);
       closing_ = out.text.substr(static_cast<size_t>(loop_end(out, count)));
     }
     return *closing_;
@@ -138,10 +149,11 @@ class RoundFinder {
     return out.text.substr(static_cast<size_t>(loop_end(out, std::max<size_t>(i, 1))));
   }
 
-  // The turn begins otherwise than the prompt ends, as when old thinking is dropped: it is trained from where they
-  // part, but not from inside of what the message itself says.
+  // The turn begins otherwise than the prompt ends, as when old thinking is dropped: it is trained from where
+  // they part, but not from inside of what the message itself says.
   TurnSpan partly(size_t i, const TextSpan& turn, const std::string& tail) const {
-    const std::string_view body = text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
+    const std::string_view body =
+        text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
     const auto parting = std::mismatch(body.begin(), body.end(), tail.begin(), tail.end()).first;
     int64_t begin = turn.begin + (parting - body.begin());
     for (const TextSpan& span : rendered_.input) {
@@ -150,7 +162,8 @@ class RoundFinder {
     return {static_cast<int64_t>(i), {begin, turn.end}, false};
   }
 
-  // Without a loop to go by: the renderings of the conversation so far must be the beginnings of the whole one.
+  // Without a loop to go by: the renderings of the conversation so far must be the beginnings of the whole
+  // one.
   TurnSpan by_prefix(size_t i) {
     ChatRenderOptions prompt = options_;
     prompt.add_generation_prompt = true;
@@ -160,14 +173,18 @@ class RoundFinder {
     } catch (const Error&) {
       if (i > 0) throw;  // a conversation that begins with the assistant may have no prompt
     }
-    const std::string after =
-        i + 1 == messages_.size() ? rendered_.text : chat_.render(first_messages(messages_, i + 1), tools_, options_).text;
+    const std::string after = i + 1 == messages_.size()
+                                  ? rendered_.text
+                                  : chat_.render(first_messages(messages_, i + 1), tools_, options_).text;
     if (!text().starts_with(before) || !text().starts_with(after) || after.size() < before.size()) {
-      throw invalid_argument("[template] message " + std::to_string(i) +
-                             ": the chat template renders the conversation up to this assistant turn differently when more "
-                             "follows, and has no loop over messages or generation block to find the turn by");
+      throw invalid_argument(
+          "[template] message " + std::to_string(i) +
+          ": the chat template renders the conversation up to this assistant turn differently when more "
+          "follows, and has no loop over messages or generation block to find the turn by");
     }
-    return {static_cast<int64_t>(i), {static_cast<int64_t>(before.size()), static_cast<int64_t>(after.size())}, true};
+    return {static_cast<int64_t>(i),
+            {static_cast<int64_t>(before.size()), static_cast<int64_t>(after.size())},
+            true};
   }
 
   const ChatTemplate& chat_;
@@ -204,7 +221,8 @@ std::vector<TurnSpan> generation_spans(const Json& messages, const Rendered& ren
 
 std::vector<TurnSpan> assistant_spans(const ChatTemplate& chat, const Json& messages, const Json& tools,
                                       const ChatRenderOptions& options, const Rendered& rendered) {
-  if (chat.has_generation_blocks(tools.is_array() && !tools.empty())) return generation_spans(messages, rendered);
+  if (chat.has_generation_blocks(tools.is_array() && !tools.empty()))
+    return generation_spans(messages, rendered);
   RoundFinder finder(chat, messages, tools, options, rendered);
   std::vector<TurnSpan> out;
   for (size_t i = 0; i < messages.size(); ++i) {

@@ -12,13 +12,14 @@ namespace twinkle {
 struct TurnSpan {
   int64_t message = 0;
   TextSpan text;
-  bool whole_tokens = true;  // only tokens that lie inside; false: also those that reach in at the front or end
+  bool whole_tokens =
+      true;  // only tokens that lie inside; false: also those that reach in at the front or end
 };
 
-/// The spans of all assistant messages, ascending. With generation blocks: what those wrote. Otherwise a turn reaches
-/// from the end of the prompt that the model would be given for it to its end in `rendered`, which is the rendering of
-/// all of `messages` without a generation prompt. Renders about one prompt for each kind of predecessor, not one a
-/// turn. invalid_argument when a turn cannot be found.
+/// The spans of all assistant messages, ascending. With generation blocks: what those wrote. Otherwise a turn
+/// reaches from the end of the prompt that the model would be given for it to its end in `rendered`, which is
+/// the rendering of all of `messages` without a generation prompt. Renders about one prompt for each kind of
+/// predecessor, not one a turn. invalid_argument when a turn cannot be found.
 std::vector<TurnSpan> assistant_spans(const ChatTemplate& chat, const Json& messages, const Json& tools,
                                       const ChatRenderOptions& options, const Rendered& rendered);
 

@@ -1,5 +1,5 @@
-// Tokens of a rendered conversation: what the user wrote never becomes a control token. Immutable: safe from many
-// threads.
+// Tokens of a rendered conversation: what the user wrote never becomes a control token. Immutable: safe from
+// many threads.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,9 @@ class RenderedEncoder {
  public:
   explicit RenderedEncoder(std::shared_ptr<const Tokenizer> tokenizer);
 
-  /// Ids and byte ranges. They equal those of encoding the text at once, but where characters of Rendered::input take
-  /// part in the text of a special token: from the control token before to the one after, text is only text.
+  /// Ids and byte ranges. They equal those of encoding the text at once, but where characters of
+  /// Rendered::input take part in the text of a special token: from the control token before to the one
+  /// after, text is only text.
   Encoding encode(const Rendered& rendered) const;
 
  private:

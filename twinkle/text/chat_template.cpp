@@ -23,7 +23,8 @@ void prepare_calls(Json* message, size_t index, bool as_text) {
   for (size_t i = 0; i < calls->size(); ++i) {
     Json& call = (*calls)[i];
     if (!call.is_object()) continue;
-    Json* function = call.contains("function") && call.at("function").is_object() ? &call.at("function") : &call;
+    Json* function =
+        call.contains("function") && call.at("function").is_object() ? &call.at("function") : &call;
     const auto arguments = function->find("arguments");
     if (arguments == function->end()) continue;
     if (as_text) {
@@ -63,13 +64,15 @@ ChatTemplate::ChatTemplate(const Json& config, std::string_view source) {
       for (const Json& entry : given) {
         if (!entry.is_object() || !entry.contains("name") || !entry.contains("template")) continue;
         if (entry.at("name") == "default") source_ = entry.at("template").get<std::string>();
-        if (entry.at("name") == "tool_use") tool_template_ = JinjaTemplate::parse(entry.at("template").get<std::string>());
+        if (entry.at("name") == "tool_use")
+          tool_template_ = JinjaTemplate::parse(entry.at("template").get<std::string>());
       }
     }
   }
   if (source_.empty()) {
     throw invalid_argument(
-        "[chat template] the tokenizer has none; give one (chat_template), or train on plain text (use_chat_template=false)");
+        "[chat template] the tokenizer has none; give one (chat_template), or train on plain text "
+        "(use_chat_template=false)");
   }
   template_ = JinjaTemplate::parse(source_);
   if (config.is_object()) {
@@ -94,7 +97,8 @@ bool ChatTemplate::probe_arguments(bool as_text) const {
   const Json arguments = {{"probe_key", "probe_value"}};
   Json call = {{"id", "call00001"}, {"type", "function"}, {"function", {{"name", "probe_name"}}}};
   call["function"]["arguments"] = as_text ? Json(python_json(arguments)) : arguments;
-  Json messages = Json::array({{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", ""}}});
+  Json messages =
+      Json::array({{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", ""}}});
   messages[1]["tool_calls"] = Json::array({call});
   try {
     const std::string text = render_prepared(messages, nullptr, {}).text;
@@ -116,23 +120,28 @@ bool ChatTemplate::probe_blocks() const {
   }
 }
 
-Rendered ChatTemplate::render(const Json& messages, const Json& tools, const ChatRenderOptions& options) const {
+Rendered ChatTemplate::render(const Json& messages, const Json& tools,
+                              const ChatRenderOptions& options) const {
   if (!messages.is_array()) {
-    throw invalid_argument("[chat template] messages must be a list, got " + std::string(json_type_name(messages)));
+    throw invalid_argument("[chat template] messages must be a list, got " +
+                           std::string(json_type_name(messages)));
   }
   Json prepared = messages;
   for (size_t i = 0; i < prepared.size(); ++i) {
     if (!prepared[i].is_object()) {
-      throw invalid_argument(place(i) + ": expected an object, got " + std::string(json_type_name(prepared[i])));
+      throw invalid_argument(place(i) + ": expected an object, got " +
+                             std::string(json_type_name(prepared[i])));
     }
     const auto role = prepared[i].find("role");
-    if (role == prepared[i].end() || !role->is_string()) throw invalid_argument(place(i) + ": expected a string in 'role'");
+    if (role == prepared[i].end() || !role->is_string())
+      throw invalid_argument(place(i) + ": expected a string in 'role'");
     prepare_calls(&prepared[i], i, text_arguments_);
   }
   return render_prepared(std::move(prepared), tools, options);
 }
 
-Rendered ChatTemplate::render_prepared(Json messages, const Json& tools, const ChatRenderOptions& options) const {
+Rendered ChatTemplate::render_prepared(Json messages, const Json& tools,
+                                       const ChatRenderOptions& options) const {
   const bool with_tools = tools.is_array() && !tools.empty();
   Json context = Json::object();
   if (options.variables.is_object()) context = options.variables;

@@ -20,16 +20,19 @@ struct ChatRenderOptions {
 
 class ChatTemplate {
  public:
-  /// `source` replaces tokenizer_config's `chat_template` (a text, or a list of named ones of which `tool_use` is taken
-  /// when there are tools). invalid_argument when there is none or it does not parse.
+  /// `source` replaces tokenizer_config's `chat_template` (a text, or a list of named ones of which
+  /// `tool_use` is taken when there are tools). invalid_argument when there is none or it does not parse.
   explicit ChatTemplate(const Json& tokenizer_config, std::string_view source = "");
 
-  /// `messages` in the OpenAI form, `tools` a list or null. Call arguments may be objects or JSON text: the template gets
-  /// what it can use, and the same text comes out for both. Errors of the template, bad JSON in arguments and messages
-  /// that are not objects with a role are invalid_argument.
-  Rendered render(const Json& messages, const Json& tools = nullptr, const ChatRenderOptions& options = {}) const;
+  /// `messages` in the OpenAI form, `tools` a list or null. Call arguments may be objects or JSON text: the
+  /// template gets what it can use, and the same text comes out for both. Errors of the template, bad JSON in
+  /// arguments and messages that are not objects with a role are invalid_argument.
+  Rendered render(const Json& messages, const Json& tools = nullptr,
+                  const ChatRenderOptions& options = {}) const;
 
-  bool has_generation_blocks(bool with_tools = false) const { return pick(with_tools).has_generation_blocks(); }
+  bool has_generation_blocks(bool with_tools = false) const {
+    return pick(with_tools).has_generation_blocks();
+  }
   /// Whether content may be a list of blocks.
   bool accepts_blocks() const { return accepts_blocks_; }
   /// Whether the template's source says `word` (reasoning_content, enable_thinking, ...).

@@ -13,15 +13,19 @@ class Template final : public JinjaTemplate {
  public:
   explicit Template(jinja::Program program) : program_(std::move(program)) {}
 
-  Rendered render(const Json& context, const RenderLimits& limits, int64_t now, const Json& own) const override {
+  Rendered render(const Json& context, const RenderLimits& limits, int64_t now,
+                  const Json& own) const override {
     if (!context.is_object()) {
-      throw invalid_argument("[chat template] the context must be an object, got " + std::string(json_type_name(context)));
+      throw invalid_argument("[chat template] the context must be an object, got " +
+                             std::string(json_type_name(context)));
     }
     try {
       return jinja::Runtime(program_, limits, now).render(context, own);
     } catch (const jinja::Fault& fault) {
-      if (fault.verbatim || fault.offset < 0) throw invalid_argument(std::string("[chat template] ") + fault.what());
-      throw invalid_argument("[chat template] " + jinja::place_in(program_.source, fault.offset) + ": " + fault.what());
+      if (fault.verbatim || fault.offset < 0)
+        throw invalid_argument(std::string("[chat template] ") + fault.what());
+      throw invalid_argument("[chat template] " + jinja::place_in(program_.source, fault.offset) + ": " +
+                             fault.what());
     }
   }
 
@@ -35,13 +39,14 @@ class Template final : public JinjaTemplate {
 
 std::shared_ptr<const JinjaTemplate> JinjaTemplate::parse(std::string_view source) {
   if (source.size() > kMaxSourceBytes) {
-    throw invalid_argument("[chat template] the template has " + std::to_string(source.size()) + " bytes, at most " +
-                           std::to_string(kMaxSourceBytes) + " are accepted");
+    throw invalid_argument("[chat template] the template has " + std::to_string(source.size()) +
+                           " bytes, at most " + std::to_string(kMaxSourceBytes) + " are accepted");
   }
   try {
     return std::make_shared<const Template>(jinja::parse_program(source));
   } catch (const jinja::Fault& fault) {
-    throw invalid_argument("[chat template] " + jinja::place_in(jinja::normalise_source(source), fault.offset) + ": " +
+    throw invalid_argument("[chat template] " +
+                           jinja::place_in(jinja::normalise_source(source), fault.offset) + ": " +
                            fault.what());
   }
 }

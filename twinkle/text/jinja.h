@@ -1,5 +1,6 @@
-// Jinja templates as Hugging Face chat templates use them (trim_blocks and lstrip_blocks on, loop controls, `generation`
-// blocks, tojson as transformers sets it up). Parsing and rendering are bounded in depth, steps and output.
+// Jinja templates as Hugging Face chat templates use them (trim_blocks and lstrip_blocks on, loop controls,
+// `generation` blocks, tojson as transformers sets it up). Parsing and rendering are bounded in depth, steps
+// and output.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ struct MessageSpan {
 struct Rendered {
   std::string text;
   std::vector<TextSpan> generation;  // what {% generation %} blocks produced
-  std::vector<TextSpan> input;       // characters that came from string values of the context, not from the template
+  std::vector<TextSpan>
+      input;  // characters that came from string values of the context, not from the template
   std::vector<MessageSpan> messages;
 };
 
@@ -41,9 +43,9 @@ class JinjaTemplate {
   /// invalid_argument "[chat template] line L, column C: ..." on a syntax error.
   static std::shared_ptr<const JinjaTemplate> parse(std::string_view source);
   virtual ~JinjaTemplate() = default;
-  /// Variables come from the object `context`. raise_exception's message arrives as invalid_argument; `now` (seconds since
-  /// the epoch, local civil time already applied) feeds strftime_now; -1: the clock. Strings of `own` (bos_token and the
-  /// like) are variables too, but do not count as input.
+  /// Variables come from the object `context`. raise_exception's message arrives as invalid_argument; `now`
+  /// (seconds since the epoch, local civil time already applied) feeds strftime_now; -1: the clock. Strings
+  /// of `own` (bos_token and the like) are variables too, but do not count as input.
   virtual Rendered render(const Json& context, const RenderLimits& limits = {}, int64_t now = -1,
                           const Json& own = nullptr) const = 0;
   virtual bool has_generation_blocks() const = 0;

@@ -11,8 +11,27 @@
 namespace twinkle::jinja {
 
 enum class ExprKind : uint8_t {
-  kConst, kName, kList, kTuple, kDict, kAttribute, kItem, kSlice, kCall, kFilter, kTest, kNot, kNegate, kPlus,
-  kBinary, kAnd, kOr, kConcat, kCompare, kCondition, kNamespaceAttribute
+  kConst,
+  kName,
+  kList,
+  kTuple,
+  kDict,
+  kAttribute,
+  kItem,
+  kSlice,
+  kCall,
+  kFilter,
+  kTest,
+  kNot,
+  kNegate,
+  kPlus,
+  kBinary,
+  kAnd,
+  kOr,
+  kConcat,
+  kCompare,
+  kCondition,
+  kNamespaceAttribute
 };
 enum class BinaryOp : uint8_t { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 enum class CompareOp : uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn };
@@ -32,17 +51,32 @@ struct Expr {
   BinaryOp op = BinaryOp::kAdd;
   int64_t offset = 0;
   int depth = 1;
-  std::string name;             // kName, kAttribute, kFilter, kTest, kNamespaceAttribute (the namespace)
-  std::string attribute;        // kNamespaceAttribute
-  Value value;                  // kConst
-  std::vector<ExprPtr> parts;   // operands in reading order; kSlice and kCondition may hold nulls; kFilter of a block: none
+  std::string name;       // kName, kAttribute, kFilter, kTest, kNamespaceAttribute (the namespace)
+  std::string attribute;  // kNamespaceAttribute
+  Value value;            // kConst
+  std::vector<ExprPtr>
+      parts;  // operands in reading order; kSlice and kCondition may hold nulls; kFilter of a block: none
   std::vector<CompareOp> compare_ops;
   std::unique_ptr<ArgumentList> args;  // kCall, kFilter, kTest
 };
 
 enum class StmtKind : uint8_t {
-  kText, kOutput, kFor, kIf, kSet, kSetBlock, kWith, kMacro, kCallBlock, kFilterBlock, kGeneration, kBreak, kContinue,
-  kBlock, kAutoescape, kUnsupported
+  kText,
+  kOutput,
+  kFor,
+  kIf,
+  kSet,
+  kSetBlock,
+  kWith,
+  kMacro,
+  kCallBlock,
+  kFilterBlock,
+  kGeneration,
+  kBreak,
+  kContinue,
+  kBlock,
+  kAutoescape,
+  kUnsupported
 };
 
 struct Stmt;
@@ -60,13 +94,14 @@ struct Stmt {
   TextPtr text;                  // kText
   std::string name;              // kMacro, kBlock; kUnsupported: the tag
   std::vector<ExprPtr> targets;  // kFor, kSet, kSetBlock: one; kWith: one a value
-  std::vector<ExprPtr> exprs;    // kOutput: the printed ones; kFor: iterable; kSet: value; kWith: values; kCallBlock: call
-  ExprPtr test;                  // kFor: the filter; kSetBlock, kFilterBlock: filter chain (may be null for kSetBlock)
+  std::vector<ExprPtr>
+      exprs;     // kOutput: the printed ones; kFor: iterable; kSet: value; kWith: values; kCallBlock: call
+  ExprPtr test;  // kFor: the filter; kSetBlock, kFilterBlock: filter chain (may be null for kSetBlock)
   bool recursive = false;
   std::vector<std::pair<ExprPtr, Body>> branches;  // kIf
   Body body;
-  Body orelse;                   // kFor, kIf
-  Parameters params;             // kMacro, kCallBlock
+  Body orelse;        // kFor, kIf
+  Parameters params;  // kMacro, kCallBlock
 };
 
 struct Program {

@@ -1,5 +1,5 @@
-// The expression half of the template parser, by recursive descent. Depth of nesting and of operator chains is
-// bounded, so neither parsing nor rendering can exhaust the stack. Included by jinja_parser.cpp only.
+// The expression half of the template parser, by recursive descent. Depth of nesting and of operator chains
+// is bounded, so neither parsing nor rendering can exhaust the stack. Included by jinja_parser.cpp only.
 #pragma once
 
 #include <algorithm>
@@ -54,16 +54,25 @@ class ExpressionParser {
   }
   static std::string describe(const Token& token) {
     switch (token.type) {
-      case Tok::kData: return "text";
-      case Tok::kVariableEnd: return "'}}'";
-      case Tok::kBlockEnd: return "'%}'";
-      case Tok::kVariableBegin: return "'{{'";
-      case Tok::kBlockBegin: return "'{%'";
-      case Tok::kEnd: return "the end of the template";
+      case Tok::kData:
+        return "text";
+      case Tok::kVariableEnd:
+        return "'}}'";
+      case Tok::kBlockEnd:
+        return "'%}'";
+      case Tok::kVariableBegin:
+        return "'{{'";
+      case Tok::kBlockBegin:
+        return "'{%'";
+      case Tok::kEnd:
+        return "the end of the template";
       case Tok::kInteger:
-      case Tok::kFloat: return "a number";
-      case Tok::kString: return "a string";
-      default: return "'" + token.text + "'";
+      case Tok::kFloat:
+        return "a number";
+      case Tok::kString:
+        return "a string";
+      default:
+        return "'" + token.text + "'";
     }
   }
   [[noreturn]] void fail(const std::string& message) const { fault_at(peek().offset, message); }
@@ -195,7 +204,8 @@ class ExpressionParser {
     ExprPtr left = parse_concat();
     while (is_op("+") || is_op("-")) {
       const Token op = take();
-      left = arithmetic(op.text == "+" ? BinaryOp::kAdd : BinaryOp::kSubtract, op.offset, std::move(left), parse_concat());
+      left = arithmetic(op.text == "+" ? BinaryOp::kAdd : BinaryOp::kSubtract, op.offset, std::move(left),
+                        parse_concat());
     }
     return left;
   }
@@ -254,15 +264,19 @@ class ExpressionParser {
     const Token& token = peek();
     const int64_t offset = token.offset;
     switch (token.type) {
-      case Tok::kName: return parse_name(namespaces);
+      case Tok::kName:
+        return parse_name(namespaces);
       case Tok::kString: {
         std::string text;
         while (peek().type == Tok::kString) text += take().text;
         return constant(offset, Value::string(std::move(text)));
       }
-      case Tok::kInteger: return constant(offset, Value::integer(take().integer));
-      case Tok::kFloat: return constant(offset, Value::real(take().real));
-      default: break;
+      case Tok::kInteger:
+        return constant(offset, Value::integer(take().integer));
+      case Tok::kFloat:
+        return constant(offset, Value::real(take().real));
+      default:
+        break;
     }
     if (skip_op("(")) {
       ExprPtr expr = parse_tuple({.parentheses = true});
@@ -321,7 +335,7 @@ class ExpressionParser {
   }
 
   struct TupleRules {
-    bool targets = false;      // names and literals only
+    bool targets = false;  // names and literals only
     bool conditions = true;
     bool parentheses = false;  // an empty tuple is allowed
     bool namespaces = false;
@@ -355,7 +369,8 @@ class ExpressionParser {
         const int64_t offset = take().offset;
         if (peek().type == Tok::kInteger) {
           const Token index = take();
-          expr = binary(ExprKind::kItem, offset, std::move(expr), constant(index.offset, Value::integer(index.integer)));
+          expr = binary(ExprKind::kItem, offset, std::move(expr),
+                        constant(index.offset, Value::integer(index.integer)));
         } else {
           if (peek().type != Tok::kName) fail_expected("a name or number");
           ExprPtr attribute = add(make(ExprKind::kAttribute, offset), std::move(expr));
@@ -475,7 +490,8 @@ class ExpressionParser {
 
   // Names that are looked up only when reached may be unknown, as in Jinja.
   void check_known(const char* what, const std::string& name, bool known, int64_t offset) const {
-    if (!known && conditional_ == 0) fault_at(offset, "there is no " + std::string(what) + " named '" + name + "'");
+    if (!known && conditional_ == 0)
+      fault_at(offset, "there is no " + std::string(what) + " named '" + name + "'");
   }
 
   ExprPtr parse_filter(ExprPtr input) {
@@ -504,7 +520,8 @@ class ExpressionParser {
     check_known("test", test->name, is_known_test(test->name), name_offset);
     test->args = std::make_unique<ArgumentList>();
     const Tok type = peek().type;
-    const bool literal = type == Tok::kString || type == Tok::kInteger || type == Tok::kFloat || is_op("[") || is_op("{");
+    const bool literal =
+        type == Tok::kString || type == Tok::kInteger || type == Tok::kFloat || is_op("[") || is_op("{");
     if (is_op("(")) {
       test->args = parse_arguments();
     } else if (literal || (type == Tok::kName && !is_name("else") && !is_name("or") && !is_name("and"))) {
@@ -530,15 +547,16 @@ class ExpressionParser {
   static bool is_assignable_tuple(const Expr& expr) {
     if (expr.kind != ExprKind::kTuple) return false;
     return std::all_of(expr.parts.begin(), expr.parts.end(), [](const ExprPtr& part) {
-      return part->kind == ExprKind::kName || part->kind == ExprKind::kNamespaceAttribute || is_assignable_tuple(*part);
+      return part->kind == ExprKind::kName || part->kind == ExprKind::kNamespaceAttribute ||
+             is_assignable_tuple(*part);
     });
   }
 
   std::vector<Token> tokens_;
   size_t next_ = 0;
   int depth_ = 0;
-  int conditional_ = 0;               // ifs around the place being parsed
-  std::vector<Parameters*> macros_;   // macros around it
+  int conditional_ = 0;              // ifs around the place being parsed
+  std::vector<Parameters*> macros_;  // macros around it
 };
 
 }  // namespace twinkle::jinja

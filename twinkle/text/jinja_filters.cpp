@@ -23,7 +23,8 @@ Path path_of(const Value& attribute) {
   if (!attribute.is_string()) return {{attribute}};
   for (const Value& part : split_text(attribute.text(), &kDot, -1, false)) {
     const std::string& name = part.bytes();
-    const bool number = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number =
+        !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
     const auto index = number ? parse_int(name, 10) : std::nullopt;
     path.parts.push_back(index ? Value::integer(*index) : part);
   }
@@ -38,7 +39,9 @@ Value follow(Runtime& runtime, Value item, const Path& path, const Value* otherw
   return item;
 }
 
-Value fold_case(const Value& value) { return value.is_string() ? Value::string(lower_text(value.text())) : value; }
+Value fold_case(const Value& value) {
+  return value.is_string() ? Value::string(lower_text(value.text())) : value;
+}
 
 Value generator(const char* name, int depth, std::function<std::vector<Value>()> make) {
   auto object = std::make_shared<GeneratorObject>();
@@ -109,7 +112,8 @@ Value filter_slice(Runtime& runtime, const Value& value, const CallArgs& args) {
     size_t at = 0;
     for (Int i = 0; i < slices; ++i) {
       const auto count = static_cast<size_t>(each + (i < longer ? 1 : 0));
-      std::vector<Value> row(items.begin() + static_cast<std::ptrdiff_t>(at), items.begin() + static_cast<std::ptrdiff_t>(at + count));
+      std::vector<Value> row(items.begin() + static_cast<std::ptrdiff_t>(at),
+                             items.begin() + static_cast<std::ptrdiff_t>(at + count));
       at += count;
       if (!fill.is_none() && i >= longer) row.push_back(fill);
       out.push_back(Value::list(std::move(row)));
@@ -208,7 +212,8 @@ Value filter_groupby(Runtime& runtime, const Value& value, const CallArgs& args)
   for (size_t i = 0; i < keyed.size();) {
     size_t end = i;
     std::vector<Value> group;
-    for (; end < keyed.size() && equal(keyed[end].first, keyed[i].first); ++end) group.push_back(keyed[end].second);
+    for (; end < keyed.size() && equal(keyed[end].first, keyed[i].first); ++end)
+      group.push_back(keyed[end].second);
     auto tuple = std::make_shared<ListObject>();
     tuple->items = {follow(runtime, group[0], path, otherwise), Value::list(std::move(group))};
     tuple->depth = std::max(tuple->items[0].depth(), tuple->items[1].depth()) + 1;
@@ -235,7 +240,8 @@ Value filter_join(Runtime& runtime, const Value& value, const CallArgs& args) {
   const bool deep = bound.has(1) && !bound.get(1)->is_none();
   const Path path = deep ? path_of(*bound.get(1)) : Path();
   std::vector<TextPtr> parts;
-  for (const Value& item : iterate(value)) parts.push_back(to_text(deep ? follow(runtime, item, path) : item));
+  for (const Value& item : iterate(value))
+    parts.push_back(to_text(deep ? follow(runtime, item, path) : item));
   Text separator = *to_text(bound.value(0, Value::string(std::string())));
   separator.markup = false;
   return Value::string(join_texts(runtime, separator, parts));
@@ -320,10 +326,18 @@ Value select_items(Runtime& runtime, const Value& value, const CallArgs& args, b
     return out;
   });
 }
-Value filter_select(Runtime& r, const Value& v, const CallArgs& a) { return select_items(r, v, a, true, false); }
-Value filter_reject(Runtime& r, const Value& v, const CallArgs& a) { return select_items(r, v, a, false, false); }
-Value filter_selectattr(Runtime& r, const Value& v, const CallArgs& a) { return select_items(r, v, a, true, true); }
-Value filter_rejectattr(Runtime& r, const Value& v, const CallArgs& a) { return select_items(r, v, a, false, true); }
+Value filter_select(Runtime& r, const Value& v, const CallArgs& a) {
+  return select_items(r, v, a, true, false);
+}
+Value filter_reject(Runtime& r, const Value& v, const CallArgs& a) {
+  return select_items(r, v, a, false, false);
+}
+Value filter_selectattr(Runtime& r, const Value& v, const CallArgs& a) {
+  return select_items(r, v, a, true, true);
+}
+Value filter_rejectattr(Runtime& r, const Value& v, const CallArgs& a) {
+  return select_items(r, v, a, false, true);
+}
 
 Value extreme(Runtime& runtime, const Value& value, const CallArgs& args, bool largest) {
   const BoundArgs bound(largest ? "max" : "min", args, {"case_sensitive", "attribute"});
@@ -359,7 +373,8 @@ Value filter_round(Runtime&, const Value& value, const CallArgs& args) {
   const BoundArgs bound("round", args, {"precision", "method"});
   const Int precision = bound.integer(0, 0);
   const std::string method = bound.bytes(1, "common");
-  if (method != "common" && method != "ceil" && method != "floor") throw Fault("method must be common, ceil or floor");
+  if (method != "common" && method != "ceil" && method != "floor")
+    throw Fault("method must be common, ceil or floor");
   if (value.is_undefined()) throw Fault(value.undefined_message());
   if (!value.is_number()) throw Fault("type " + type_name(value) + " doesn't define __round__ method");
   if (precision > 400 || precision < -400) throw Fault("a precision this large is not supported");
@@ -454,7 +469,8 @@ Value filter_tojson(Runtime& runtime, const Value& value, const CallArgs& args) 
   }
   if (const Value* pair = bound.get(2); pair != nullptr && !pair->is_none()) {
     const std::vector<Value> both = iterate(*pair);
-    if (both.size() != 2 || !both[0].is_string() || !both[1].is_string()) throw Fault("separators must be two strings");
+    if (both.size() != 2 || !both[0].is_string() || !both[1].is_string())
+      throw Fault("separators must be two strings");
     style.item_separator = both[0].bytes();
     style.key_separator = both[1].bytes();
   }
@@ -464,14 +480,36 @@ Value filter_tojson(Runtime& runtime, const Value& value, const CallArgs& args) 
   return Value::string(out.finish());
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
-    {"abs", filter_abs}, {"attr", filter_attr}, {"batch", filter_batch}, {"count", filter_length}, {"d", filter_default},
-    {"default", filter_default}, {"dictsort", filter_dictsort}, {"first", filter_first}, {"float", filter_float},
-    {"groupby", filter_groupby}, {"int", filter_int}, {"items", filter_items}, {"join", filter_join},
-    {"last", filter_last}, {"length", filter_length}, {"list", filter_list}, {"map", filter_map}, {"max", filter_max},
-    {"min", filter_min}, {"reject", filter_reject}, {"rejectattr", filter_rejectattr}, {"reverse", filter_reverse},
-    {"round", filter_round}, {"select", filter_select}, {"selectattr", filter_selectattr}, {"slice", filter_slice},
-    {"sort", filter_sort}, {"sum", filter_sum}, {"tojson", filter_tojson}, {"unique", filter_unique}};
+constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {{"abs", filter_abs},
+                                                                    {"attr", filter_attr},
+                                                                    {"batch", filter_batch},
+                                                                    {"count", filter_length},
+                                                                    {"d", filter_default},
+                                                                    {"default", filter_default},
+                                                                    {"dictsort", filter_dictsort},
+                                                                    {"first", filter_first},
+                                                                    {"float", filter_float},
+                                                                    {"groupby", filter_groupby},
+                                                                    {"int", filter_int},
+                                                                    {"items", filter_items},
+                                                                    {"join", filter_join},
+                                                                    {"last", filter_last},
+                                                                    {"length", filter_length},
+                                                                    {"list", filter_list},
+                                                                    {"map", filter_map},
+                                                                    {"max", filter_max},
+                                                                    {"min", filter_min},
+                                                                    {"reject", filter_reject},
+                                                                    {"rejectattr", filter_rejectattr},
+                                                                    {"reverse", filter_reverse},
+                                                                    {"round", filter_round},
+                                                                    {"select", filter_select},
+                                                                    {"selectattr", filter_selectattr},
+                                                                    {"slice", filter_slice},
+                                                                    {"sort", filter_sort},
+                                                                    {"sum", filter_sum},
+                                                                    {"tojson", filter_tojson},
+                                                                    {"unique", filter_unique}};
 
 }  // namespace
 

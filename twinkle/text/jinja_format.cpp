@@ -58,21 +58,29 @@ std::string float_digits(double value, const Spec& spec) {
   const double size = std::abs(value);
   const bool alt = spec.alternate;
   switch (spec.type) {
-    case 'e': return printf_double(alt ? "%#.*e" : "%.*e", precision, size);
-    case 'E': return printf_double(alt ? "%#.*E" : "%.*E", precision, size);
+    case 'e':
+      return printf_double(alt ? "%#.*e" : "%.*e", precision, size);
+    case 'E':
+      return printf_double(alt ? "%#.*E" : "%.*E", precision, size);
     case 'f':
-    case 'F': return printf_double(alt ? "%#.*f" : "%.*f", precision, size);
-    case '%': return printf_double("%.*f", precision, size * 100) + "%";
-    case 'g': return printf_double(alt ? "%#.*g" : "%.*g", std::max(precision, 1), size);
-    case 'G': return printf_double(alt ? "%#.*G" : "%.*G", std::max(precision, 1), size);
-    default: break;
+    case 'F':
+      return printf_double(alt ? "%#.*f" : "%.*f", precision, size);
+    case '%':
+      return printf_double("%.*f", precision, size * 100) + "%";
+    case 'g':
+      return printf_double(alt ? "%#.*g" : "%.*g", std::max(precision, 1), size);
+    case 'G':
+      return printf_double(alt ? "%#.*G" : "%.*G", std::max(precision, 1), size);
+    default:
+      break;
   }
   if (spec.precision < 0) return float_repr(size);
   // No type: like g with at least one digit after the point and an exponent one earlier.
   std::string text = printf_double("%.*g", std::max(precision, 1), size);
   const size_t point = text.find_first_of(".e");
   if (point == std::string::npos) {
-    if (static_cast<int>(text.size()) >= precision) return printf_double("%.*e", std::max(precision - 1, 0), size);
+    if (static_cast<int>(text.size()) >= precision)
+      return printf_double("%.*e", std::max(precision - 1, 0), size);
     text += ".0";
   }
   return text;
@@ -94,33 +102,46 @@ std::string pad_to(const std::string& sign, const std::string& body, const Spec&
   return fill(left) + sign + body + fill(missing - left);
 }
 
-std::string sign_of(bool negative, char sign) { return negative ? "-" : sign == '-' ? "" : std::string(1, sign); }
+std::string sign_of(bool negative, char sign) {
+  return negative ? "-" : sign == '-' ? "" : std::string(1, sign);
+}
 
 std::string format_int(Int value, Spec spec) {
-  const auto size = value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
+  const auto size =
+      value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
   const std::string sign = sign_of(value < 0, spec.sign);
   std::string prefix, digits;
   switch (spec.type) {
     case 0:
     case 'd':
-    case 'n': digits = digits_in_base(size, 10, false); break;
+    case 'n':
+      digits = digits_in_base(size, 10, false);
+      break;
     case 'x':
-    case 'X': digits = digits_in_base(size, 16, spec.type == 'X'); break;
-    case 'o': digits = digits_in_base(size, 8, false); break;
-    case 'b': digits = digits_in_base(size, 2, false); break;
+    case 'X':
+      digits = digits_in_base(size, 16, spec.type == 'X');
+      break;
+    case 'o':
+      digits = digits_in_base(size, 8, false);
+      break;
+    case 'b':
+      digits = digits_in_base(size, 2, false);
+      break;
     case 'c': {
       std::string out;
       if (value < 0 || value > 0x10FFFF) throw Fault("%c arg not in range(0x110000)");
       append_utf8(out, static_cast<int32_t>(value));
       return pad_to("", out, spec, '<');
     }
-    default: throw Fault("Unknown format code '" + std::string(1, spec.type) + "' for object of type 'int'");
+    default:
+      throw Fault("Unknown format code '" + std::string(1, spec.type) + "' for object of type 'int'");
   }
   if (spec.precision >= 0) throw Fault("Precision not allowed in integer format specifier");
   if (spec.alternate && (spec.type == 'x' || spec.type == 'X' || spec.type == 'o' || spec.type == 'b')) {
     prefix = {'0', spec.type};
   }
-  if (spec.grouping) group(&digits, spec.separator, digits.empty() || spec.type == 0 || spec.type == 'd' ? 3 : 4);
+  if (spec.grouping)
+    group(&digits, spec.separator, digits.empty() || spec.type == 0 || spec.type == 'd' ? 3 : 4);
   return pad_to(sign + prefix, digits, spec, '>');
 }
 
@@ -159,7 +180,8 @@ Spec parse_spec(std::string_view text) {
   }
   const auto number = [&] {
     Int value = 0;
-    for (; at(i) >= '0' && at(i) <= '9'; ++i) value = std::min<Int>(value * 10 + (at(i) - '0'), kMaxWidth + 1);
+    for (; at(i) >= '0' && at(i) <= '9'; ++i)
+      value = std::min<Int>(value * 10 + (at(i) - '0'), kMaxWidth + 1);
     return value;
   };
   spec.width = number();
@@ -188,7 +210,8 @@ void format_value(TextBuilder& out, const Value& value, std::string_view spec_te
         return out.append(format_float(value.as_double(), spec));
       }
       return out.append(format_int(value.as_int(), spec));
-    case Kind::kFloat: return out.append(format_float(value.as_double(), spec));
+    case Kind::kFloat:
+      return out.append(format_float(value.as_double(), spec));
     case Kind::kString: {
       if (spec.type != 0 && spec.type != 's') {
         throw Fault("Unknown format code '" + std::string(1, spec.type) + "' for object of type 'str'");
@@ -210,7 +233,8 @@ void format_value(TextBuilder& out, const Value& value, std::string_view spec_te
       for (Int i = left; i < missing; ++i) out.append(spec.fill);
       return;
     }
-    default: throw Fault("unsupported format string passed to " + type_name(value) + ".__format__");
+    default:
+      throw Fault("unsupported format string passed to " + type_name(value) + ".__format__");
   }
 }
 
@@ -380,12 +404,18 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
     bool left = false, zero = false;
     for (;; ++i) {
       const char c = at(i);
-      if (c == '-') left = true;
-      else if (c == '+') spec.sign = '+';
-      else if (c == ' ') spec.sign = spec.sign == '+' ? '+' : ' ';
-      else if (c == '#') spec.alternate = true;
-      else if (c == '0') zero = true;
-      else break;
+      if (c == '-')
+        left = true;
+      else if (c == '+')
+        spec.sign = '+';
+      else if (c == ' ')
+        spec.sign = spec.sign == '+' ? '+' : ' ';
+      else if (c == '#')
+        spec.alternate = true;
+      else if (c == '0')
+        zero = true;
+      else
+        break;
     }
     const auto number = [&]() -> Int {
       if (at(i) == '*') {
@@ -393,7 +423,8 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
         return to_integer(take(), "* wants int");
       }
       Int value = 0;
-      for (; at(i) >= '0' && at(i) <= '9'; ++i) value = std::min<Int>(value * 10 + (at(i) - '0'), kMaxWidth + 1);
+      for (; at(i) >= '0' && at(i) <= '9'; ++i)
+        value = std::min<Int>(value * 10 + (at(i) - '0'), kMaxWidth + 1);
       return value;
     };
     spec.width = number();
@@ -433,13 +464,16 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
         if (count_chars(value.bytes()) != 1) throw Fault("%c requires int or char");
         append_str(out, value);
       } else if (!value.is_number()) {
-        throw Fault("%" + std::string(1, type) + " format: a real number is required, not " + type_name(value));
+        throw Fault("%" + std::string(1, type) + " format: a real number is required, not " +
+                    type_name(value));
       } else if (std::string_view("diuxXoc").find(type) != std::string_view::npos) {
         const bool whole = type == 'd' || type == 'i' || type == 'u';
         if (!whole && !value.is_integral()) {
-          throw Fault("%" + std::string(1, type) + " format: an integer is required, not " + type_name(value));
+          throw Fault("%" + std::string(1, type) + " format: an integer is required, not " +
+                      type_name(value));
         }
-        if (!value.is_integral() && !(std::abs(value.as_double()) < 1e38)) throw Fault("cannot convert float to integer");
+        if (!value.is_integral() && !(std::abs(value.as_double()) < 1e38))
+          throw Fault("cannot convert float to integer");
         Int integer = value.is_integral() ? value.as_int() : static_cast<Int>(value.as_double());
         if (whole) spec.type = 'd';
         const Int digits = spec.precision;
@@ -450,7 +484,8 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
           inner.width = 0, inner.sign = '-', inner.alternate = false;
           std::string body = format_int(integer < 0 ? -integer : integer, inner);
           if (digits > kMaxWidth) throw Fault("a precision this large is not supported");
-          if (static_cast<Int>(body.size()) < digits) body.insert(0, static_cast<size_t>(digits) - body.size(), '0');
+          if (static_cast<Int>(body.size()) < digits)
+            body.insert(0, static_cast<size_t>(digits) - body.size(), '0');
           out.append(pad_to(sign_of(integer < 0, spec.sign), body, spec, '>'));
         } else {
           out.append(format_int(integer, spec));
@@ -463,9 +498,11 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
     }
     runtime.charge_bytes(out.size());
   }
-  out.append_slice(format, static_cast<int64_t>(std::min(plain, bytes.size())), static_cast<int64_t>(bytes.size()));
-  const bool all_used = tuple ? next == args.items().size()
-                              : mapped || next > 0 || args.kind() == Kind::kDict || args.kind() == Kind::kList;
+  out.append_slice(format, static_cast<int64_t>(std::min(plain, bytes.size())),
+                   static_cast<int64_t>(bytes.size()));
+  const bool all_used = tuple
+                            ? next == args.items().size()
+                            : mapped || next > 0 || args.kind() == Kind::kDict || args.kind() == Kind::kList;
   if (!all_used) throw Fault("not all arguments converted during string formatting");
   out.set_markup(format.markup);
   return Value::string(out.finish());
@@ -484,7 +521,9 @@ std::string format_time(std::string_view format, int64_t local_seconds) {
       continue;
     }
     size_t length = 2;
-    if (format[i + 1] == '-' || format[i + 1] == '_' || format[i + 1] == '0' || format[i + 1] == '^' || format[i + 1] == '#') ++length;
+    if (format[i + 1] == '-' || format[i + 1] == '_' || format[i + 1] == '0' || format[i + 1] == '^' ||
+        format[i + 1] == '#')
+      ++length;
     if (format[i + 1] == 'f') {
       out += "000000";
     } else if (format[i + 1] != 'z' && format[i + 1] != 'Z') {  // empty for naive times

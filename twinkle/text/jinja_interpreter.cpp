@@ -1,4 +1,5 @@
-// Walks the parsed template. Every step is counted and nesting is bounded, so a hostile template ends with an error.
+// Walks the parsed template. Every step is counted and nesting is bounded, so a hostile template ends with an
+// error.
 #include <algorithm>
 
 #include "twinkle/text/jinja_objects.h"
@@ -7,7 +8,7 @@
 namespace twinkle::jinja {
 namespace {
 
-constexpr int kDepthPerCall = 20;     // tree levels allowed in all, per allowed call level
+constexpr int kDepthPerCall = 20;  // tree levels allowed in all, per allowed call level
 constexpr int64_t kBytesPerStep = 64;
 
 }  // namespace
@@ -44,7 +45,8 @@ struct Runtime::Depth {
 
 // Collects output instead of writing it, in a scope of its own.
 struct Runtime::Capture {
-  Capture(Runtime* runtime, ScopePtr scope) : runtime_(runtime), out_(runtime->out_), scope_(runtime->scope_) {
+  Capture(Runtime* runtime, ScopePtr scope)
+      : runtime_(runtime), out_(runtime->out_), scope_(runtime->scope_) {
     runtime->out_ = &builder;
     runtime->scope_ = std::move(scope);
   }
@@ -72,7 +74,8 @@ Runtime::~Runtime() {
 Rendered Runtime::render(const Json& context, const Json& own) {
   context_ = from_json(context, false);
   own_ = from_json(own.is_null() ? Json::object() : own, true);
-  if (const Value* messages = context_.dict().find("messages"); messages != nullptr && messages->is_sequence()) {
+  if (const Value* messages = context_.dict().find("messages");
+      messages != nullptr && messages->is_sequence()) {
     int64_t index = 0;
     for (const Value& message : messages->items()) {
       if (message.identity() != nullptr) messages_.emplace(message.identity(), index);
@@ -98,7 +101,8 @@ void Runtime::charge(int64_t steps) {
 
 void Runtime::charge_bytes(int64_t bytes) {
   if (bytes > limits_.max_output_bytes) {
-    throw Fault("the template makes more than " + std::to_string(limits_.max_output_bytes) + " bytes of text");
+    throw Fault("the template makes more than " + std::to_string(limits_.max_output_bytes) +
+                " bytes of text");
   }
   charge(bytes / kBytesPerStep);
 }
@@ -135,8 +139,10 @@ Value Runtime::eval(const Expr& expr) {
 Value Runtime::eval_inner(const Expr& expr) {
   const auto& parts = expr.parts;
   switch (expr.kind) {
-    case ExprKind::kConst: return expr.value;
-    case ExprKind::kName: return eval_name(expr);
+    case ExprKind::kConst:
+      return expr.value;
+    case ExprKind::kName:
+      return eval_name(expr);
     case ExprKind::kList:
     case ExprKind::kTuple: {
       std::vector<Value> items;
@@ -144,17 +150,25 @@ Value Runtime::eval_inner(const Expr& expr) {
       for (const auto& part : parts) items.push_back(eval(*part));
       return Value::list(std::move(items), expr.kind == ExprKind::kList ? Kind::kList : Kind::kTuple);
     }
-    case ExprKind::kDict: return eval_dict(expr);
-    case ExprKind::kAttribute: return get_attribute(*this, eval(*parts[0]), expr.name);
+    case ExprKind::kDict:
+      return eval_dict(expr);
+    case ExprKind::kAttribute:
+      return get_attribute(*this, eval(*parts[0]), expr.name);
     case ExprKind::kItem:
       if (parts[1]->kind == ExprKind::kSlice) return eval_slice(expr);
       return get_item(*this, eval(*parts[0]), eval(*parts[1]));
-    case ExprKind::kSlice: throw Fault("a slice cannot be used here");
-    case ExprKind::kCall: return eval_call(expr);
-    case ExprKind::kFilter: return eval_filter(expr, nullptr);
-    case ExprKind::kTest: return eval_test(expr);
-    case ExprKind::kNot: return Value::boolean(!truth(eval(*parts[0])));
-    case ExprKind::kNegate: return negate(eval(*parts[0]));
+    case ExprKind::kSlice:
+      throw Fault("a slice cannot be used here");
+    case ExprKind::kCall:
+      return eval_call(expr);
+    case ExprKind::kFilter:
+      return eval_filter(expr, nullptr);
+    case ExprKind::kTest:
+      return eval_test(expr);
+    case ExprKind::kNot:
+      return Value::boolean(!truth(eval(*parts[0])));
+    case ExprKind::kNegate:
+      return negate(eval(*parts[0]));
     case ExprKind::kPlus: {
       const Value operand = eval(*parts[0]);
       if (operand.is_undefined()) throw Fault(operand.undefined_message());
@@ -170,13 +184,16 @@ Value Runtime::eval_inner(const Expr& expr) {
       Value left = eval(*parts[0]);
       return truth(left) == (expr.kind == ExprKind::kOr) ? left : eval(*parts[1]);
     }
-    case ExprKind::kConcat: return eval_concat(expr);
-    case ExprKind::kCompare: return eval_compare(expr);
+    case ExprKind::kConcat:
+      return eval_concat(expr);
+    case ExprKind::kCompare:
+      return eval_compare(expr);
     case ExprKind::kCondition:
       if (truth(eval(*parts[0]))) return eval(*parts[1]);
       if (parts[2] != nullptr) return eval(*parts[2]);
       return Value::undefined("the inline if-expression evaluated to false and no else section was defined.");
-    case ExprKind::kNamespaceAttribute: break;
+    case ExprKind::kNamespaceAttribute:
+      break;
   }
   throw Fault("this expression has no value");
 }
@@ -219,7 +236,8 @@ CallArgs Runtime::eval_args(const ArgumentList& list) {
   }
   if (list.double_star) {
     const Value dict = eval(*list.double_star);
-    if (dict.kind() != Kind::kDict) throw Fault("argument after ** must be a mapping, not " + type_name(dict));
+    if (dict.kind() != Kind::kDict)
+      throw Fault("argument after ** must be a mapping, not " + type_name(dict));
     for (const auto& [key, value] : dict.dict().entries) {
       if (!key.is_string()) throw Fault("keywords must be strings");
       for (const auto& [known, unused] : args.named) {
@@ -275,14 +293,30 @@ Value Runtime::eval_compare(const Expr& expr) {
     Value right = eval(*expr.parts[i + 1]);
     bool result = false;
     switch (expr.compare_ops[i]) {
-      case CompareOp::kEqual: result = equal(left, right); break;
-      case CompareOp::kNotEqual: result = !equal(left, right); break;
-      case CompareOp::kLess: result = less(left, right, "<"); break;
-      case CompareOp::kLessEqual: result = less(left, right, "<="); break;
-      case CompareOp::kGreater: result = less(left, right, ">"); break;
-      case CompareOp::kGreaterEqual: result = less(left, right, ">="); break;
-      case CompareOp::kIn: result = contains(right, left); break;
-      case CompareOp::kNotIn: result = !contains(right, left); break;
+      case CompareOp::kEqual:
+        result = equal(left, right);
+        break;
+      case CompareOp::kNotEqual:
+        result = !equal(left, right);
+        break;
+      case CompareOp::kLess:
+        result = less(left, right, "<");
+        break;
+      case CompareOp::kLessEqual:
+        result = less(left, right, "<=");
+        break;
+      case CompareOp::kGreater:
+        result = less(left, right, ">");
+        break;
+      case CompareOp::kGreaterEqual:
+        result = less(left, right, ">=");
+        break;
+      case CompareOp::kIn:
+        result = contains(right, left);
+        break;
+      case CompareOp::kNotIn:
+        result = !contains(right, left);
+        break;
     }
     if (const auto size = length_of(right)) charge(*size / 16);
     if (!result) return Value::boolean(false);
@@ -315,21 +349,31 @@ Runtime::Flow Runtime::run_stmt(const Stmt& stmt) {
   charge(1);
   try {
     switch (stmt.kind) {
-      case StmtKind::kText: emit(*stmt.text); break;
+      case StmtKind::kText:
+        emit(*stmt.text);
+        break;
       case StmtKind::kOutput:
         for (const auto& expr : stmt.exprs) emit(eval(*expr));
         break;
-      case StmtKind::kFor: return run_for(stmt, eval(*stmt.exprs[0]), 0);
-      case StmtKind::kIf: return run_if(stmt);
-      case StmtKind::kSet: assign(*stmt.targets[0], eval(*stmt.exprs[0])); break;
+      case StmtKind::kFor:
+        return run_for(stmt, eval(*stmt.exprs[0]), 0);
+      case StmtKind::kIf:
+        return run_if(stmt);
+      case StmtKind::kSet:
+        assign(*stmt.targets[0], eval(*stmt.exprs[0]));
+        break;
       case StmtKind::kSetBlock: {
         Value value = Value::string(run_captured(stmt.body));
         if (stmt.test) value = eval_filter(*stmt.test, &value);
         assign(*stmt.targets[0], std::move(value));
         break;
       }
-      case StmtKind::kWith: run_with(stmt); break;
-      case StmtKind::kMacro: scope_->set(stmt.name, make_macro(stmt)); break;
+      case StmtKind::kWith:
+        run_with(stmt);
+        break;
+      case StmtKind::kMacro:
+        scope_->set(stmt.name, make_macro(stmt));
+        break;
       case StmtKind::kCallBlock: {
         const Expr& call_expr = *stmt.exprs[0];
         const Value callee = eval(*call_expr.parts[0]);
@@ -348,8 +392,10 @@ Runtime::Flow Runtime::run_stmt(const Stmt& stmt) {
         run_generation(stmt, &flow);
         return flow;
       }
-      case StmtKind::kBreak: return Flow::kBreak;
-      case StmtKind::kContinue: return Flow::kContinue;
+      case StmtKind::kBreak:
+        return Flow::kBreak;
+      case StmtKind::kContinue:
+        return Flow::kContinue;
       case StmtKind::kBlock: {
         const Capture at_root(this, std::make_shared<Scope>(Scope{root_, {}}));
         run(stmt.body);
@@ -359,7 +405,8 @@ Runtime::Flow Runtime::run_stmt(const Stmt& stmt) {
       case StmtKind::kAutoescape:
         if (truth(eval(*stmt.exprs[0]))) throw Fault("autoescape is not supported");
         return run_scoped(stmt.body);
-      case StmtKind::kUnsupported: throw Fault("'" + stmt.name + "' is not supported: a chat template stands alone");
+      case StmtKind::kUnsupported:
+        throw Fault("'" + stmt.name + "' is not supported: a chat template stands alone");
     }
     check_output();
     return Flow::kNormal;
@@ -442,7 +489,8 @@ Runtime::Flow Runtime::run_for(const Stmt& stmt, const Value& iterable, int dept
     return run_scoped(stmt.orelse);
   }
   if (stmt.recursive) keep_scope(outer);
-  const auto loop = std::make_shared<LoopObject>(std::move(items), stmt, stmt.recursive ? outer : nullptr, depth);
+  const auto loop =
+      std::make_shared<LoopObject>(std::move(items), stmt, stmt.recursive ? outer : nullptr, depth);
   const Value loop_value = Value::object(Kind::kNative, loop);
   const bool traced = out_ == &root_out_ && !in_message_;
   const int64_t loop_id = message_loops_;
@@ -506,8 +554,8 @@ void Runtime::assign(const Expr& target, Value value) {
   if (items.size() != target.parts.size()) {
     throw Fault(items.size() > target.parts.size()
                     ? "too many values to unpack (expected " + std::to_string(target.parts.size()) + ")"
-                    : "not enough values to unpack (expected " + std::to_string(target.parts.size()) + ", got " +
-                          std::to_string(items.size()) + ")");
+                    : "not enough values to unpack (expected " + std::to_string(target.parts.size()) +
+                          ", got " + std::to_string(items.size()) + ")");
   }
   for (size_t i = 0; i < items.size(); ++i) assign(*target.parts[i], items[i]);
 }
@@ -561,10 +609,12 @@ Value Runtime::call_macro(const Stmt& macro, const ScopePtr& scope, const CallAr
   }
   if (params.uses_kwargs) scope_->set("kwargs", Value::object(Kind::kDict, std::move(rest)));
   if (params.uses_varargs) {
-    const auto first = args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, args.positional.size()));
+    const auto first =
+        args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, args.positional.size()));
     scope_->set("varargs", Value::tuple(std::vector<Value>(first, args.positional.end())));
   } else if (args.positional.size() > count) {
-    throw Fault("macro " + string_repr(name) + " takes not more than " + std::to_string(count) + " argument(s)");
+    throw Fault("macro " + string_repr(name) + " takes not more than " + std::to_string(count) +
+                " argument(s)");
   }
   for (size_t i = 0; i < count; ++i) {
     if (given[i] != nullptr) continue;

@@ -169,7 +169,8 @@ class Lexer {
         op(&open);
       }
     }
-    fault_at(static_cast<int64_t>(tag), "the tag that begins here is not closed by '" + std::string(close) + "'");
+    fault_at(static_cast<int64_t>(tag),
+             "the tag that begins here is not closed by '" + std::string(close) + "'");
   }
 
   void name() {
@@ -246,7 +247,9 @@ class Lexer {
     for (; end < source_.size(); ++end) {
       const char c = source_[end];
       if (c == '_') continue;
-      const int digit = is_ascii_digit(c) ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : 99;
+      const int digit = is_ascii_digit(c)                        ? c - '0'
+                        : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10
+                                                                 : 99;
       if (digit >= base) break;
       text += c;
     }
@@ -274,7 +277,8 @@ class Lexer {
       const char c = at + i < source_.size() ? source_[at + i] : 0;
       const char low = static_cast<char>(c | 0x20);
       if (!is_ascii_digit(c) && (low < 'a' || low > 'f')) {
-        fault_at(static_cast<int64_t>(at), "bad escape in a string: expected " + std::to_string(digits) + " hex digits");
+        fault_at(static_cast<int64_t>(at),
+                 "bad escape in a string: expected " + std::to_string(digits) + " hex digits");
       }
       value = value * 16 + (is_ascii_digit(c) ? c - '0' : low - 'a' + 10);
     }
@@ -286,7 +290,8 @@ class Lexer {
     std::string out;
     size_t at = at_ + 1;
     for (;; ++at) {
-      if (at >= source_.size()) fault_at(static_cast<int64_t>(begin), "the string that begins here is not closed");
+      if (at >= source_.size())
+        fault_at(static_cast<int64_t>(begin), "the string that begins here is not closed");
       const char c = source_[at];
       if (c == quote) break;
       if (c != '\\' || at + 1 >= source_.size()) {
@@ -342,8 +347,9 @@ class Lexer {
   }
 
   void op(std::string* open) {
-    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
-                                               "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                                      "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                                      ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     for (const std::string_view known : kOperators) {
       if (!starts(at_, known)) continue;
       const char c = known[0];
@@ -351,8 +357,9 @@ class Lexer {
         *open += c == '(' ? ')' : c == '[' ? ']' : '}';
       } else if (c == ')' || c == ']' || c == '}') {
         if (open->empty() || open->back() != c) {
-          fault_at(static_cast<int64_t>(at_), "unexpected '" + std::string(known) + "'" +
-                                 (open->empty() ? "" : ", expected '" + open->substr(open->size() - 1) + "'"));
+          fault_at(static_cast<int64_t>(at_),
+                   "unexpected '" + std::string(known) + "'" +
+                       (open->empty() ? "" : ", expected '" + open->substr(open->size() - 1) + "'"));
         }
         open->pop_back();
       }
@@ -400,7 +407,8 @@ std::string place_in(std::string_view source, int64_t offset) {
   const auto line = 1 + std::count(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(at), '\n');
   const size_t previous = at == 0 ? std::string_view::npos : source.rfind('\n', at - 1);
   const size_t begin = previous == std::string_view::npos ? 0 : previous + 1;
-  return "line " + std::to_string(line) + ", column " + std::to_string(count_chars(source.substr(begin, at - begin)) + 1);
+  return "line " + std::to_string(line) + ", column " +
+         std::to_string(count_chars(source.substr(begin, at - begin)) + 1);
 }
 
 }  // namespace twinkle::jinja

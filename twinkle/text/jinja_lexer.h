@@ -1,5 +1,5 @@
-// Tokens of a template, with Jinja's white space control (trim_blocks and lstrip_blocks on). Throws Fault with the
-// offset on bad syntax; offsets count bytes of the normalised source.
+// Tokens of a template, with Jinja's white space control (trim_blocks and lstrip_blocks on). Throws Fault
+// with the offset on bad syntax; offsets count bytes of the normalised source.
 #pragma once
 
 #include <string>
@@ -11,7 +11,17 @@
 namespace twinkle::jinja {
 
 enum class Tok : uint8_t {
-  kData, kVariableBegin, kVariableEnd, kBlockBegin, kBlockEnd, kName, kString, kInteger, kFloat, kOperator, kEnd
+  kData,
+  kVariableBegin,
+  kVariableEnd,
+  kBlockBegin,
+  kBlockEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
 };
 
 struct Token {

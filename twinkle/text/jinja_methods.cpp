@@ -1,5 +1,5 @@
-// Methods of str, list, tuple, dict and float that templates may call. Methods that would change their object are
-// marked unsafe, as in Jinja's immutable sandbox.
+// Methods of str, list, tuple, dict and float that templates may call. Methods that would change their object
+// are marked unsafe, as in Jinja's immutable sandbox.
 #include <algorithm>
 #include <cmath>
 
@@ -41,8 +41,12 @@ Value is_cased_as(Runtime&, const Value& self, const CallArgs&) {
   return Value::boolean(any);
 }
 
-Value str_isascii(Runtime&, const Value& self, const CallArgs&) { return Value::boolean(is_ascii(self.bytes())); }
-Value str_isidentifier(Runtime&, const Value& self, const CallArgs&) { return Value::boolean(is_identifier(self.bytes())); }
+Value str_isascii(Runtime&, const Value& self, const CallArgs&) {
+  return Value::boolean(is_ascii(self.bytes()));
+}
+Value str_isidentifier(Runtime&, const Value& self, const CallArgs&) {
+  return Value::boolean(is_identifier(self.bytes()));
+}
 Value str_isprintable(Runtime&, const Value& self, const CallArgs&) {
   return Value::boolean(self.bytes().empty() || every_char(self, is_printable));
 }
@@ -64,8 +68,12 @@ Value str_istitle(Runtime&, const Value& self, const CallArgs&) {
   return Value::boolean(any);
 }
 
-Value str_upper(Runtime&, const Value& self, const CallArgs&) { return Value::string(upper_text(self.text())); }
-Value str_lower(Runtime&, const Value& self, const CallArgs&) { return Value::string(lower_text(self.text())); }
+Value str_upper(Runtime&, const Value& self, const CallArgs&) {
+  return Value::string(upper_text(self.text()));
+}
+Value str_lower(Runtime&, const Value& self, const CallArgs&) {
+  return Value::string(lower_text(self.text()));
+}
 
 // Maps each character by what stands before it.
 template <class Choose>
@@ -75,7 +83,8 @@ Value map_cases(const Value& self, const Choose& choose) {
   const std::string& bytes = self.bytes();
   for (size_t i = 0; i < bytes.size();) {
     const Char c = char_at(bytes, i);
-    const std::string mapped = c.code < 0 ? bytes.substr(i, 1) : map_case(c.code, choose(c.code, previous, first));
+    const std::string mapped =
+        c.code < 0 ? bytes.substr(i, 1) : map_case(c.code, choose(c.code, previous, first));
     out.append_as(self.text(), static_cast<int64_t>(i), mapped);
     previous = is_cased(c.code);
     first = false;
@@ -92,7 +101,8 @@ Value str_capitalize(Runtime&, const Value& self, const CallArgs&) {
   return map_cases(self, [](int32_t, bool, bool first) { return first ? Case::kTitle : Case::kLower; });
 }
 Value str_swapcase(Runtime&, const Value& self, const CallArgs&) {
-  return map_cases(self, [](int32_t code, bool, bool) { return is_upper(code) ? Case::kLower : Case::kUpper; });
+  return map_cases(self,
+                   [](int32_t code, bool, bool) { return is_upper(code) ? Case::kLower : Case::kUpper; });
 }
 Value str_casefold(Runtime&, const Value& self, const CallArgs&) {
   return map_cases(self, [](int32_t, bool, bool) { return Case::kFold; });
@@ -105,18 +115,29 @@ Value strip(const char* name, const Value& self, const CallArgs& args, bool left
   const TextSpan span = strip_span(self.bytes(), spaces ? nullptr : &chars, left, right);
   return Value::string(slice_bytes(self.text(), span.begin, span.end));
 }
-Value str_strip(Runtime&, const Value& self, const CallArgs& args) { return strip("strip", self, args, true, true); }
-Value str_lstrip(Runtime&, const Value& self, const CallArgs& args) { return strip("lstrip", self, args, true, false); }
-Value str_rstrip(Runtime&, const Value& self, const CallArgs& args) { return strip("rstrip", self, args, false, true); }
+Value str_strip(Runtime&, const Value& self, const CallArgs& args) {
+  return strip("strip", self, args, true, true);
+}
+Value str_lstrip(Runtime&, const Value& self, const CallArgs& args) {
+  return strip("lstrip", self, args, true, false);
+}
+Value str_rstrip(Runtime&, const Value& self, const CallArgs& args) {
+  return strip("rstrip", self, args, false, true);
+}
 
 Value split(const char* name, const Value& self, const CallArgs& args, bool from_right) {
   const BoundArgs bound(name, args, {"sep", "maxsplit"});
   const bool spaces = !bound.has(0) || bound.get(0)->is_none();
   const std::string separator = spaces ? "" : bound.bytes(0, "");
-  return Value::list(split_text(self.text(), spaces ? nullptr : &separator, bound.integer(1, -1), from_right));
+  return Value::list(
+      split_text(self.text(), spaces ? nullptr : &separator, bound.integer(1, -1), from_right));
 }
-Value str_split(Runtime&, const Value& self, const CallArgs& args) { return split("split", self, args, false); }
-Value str_rsplit(Runtime&, const Value& self, const CallArgs& args) { return split("rsplit", self, args, true); }
+Value str_split(Runtime&, const Value& self, const CallArgs& args) {
+  return split("split", self, args, false);
+}
+Value str_rsplit(Runtime&, const Value& self, const CallArgs& args) {
+  return split("rsplit", self, args, true);
+}
 Value str_splitlines(Runtime&, const Value& self, const CallArgs& args) {
   const BoundArgs bound("splitlines", args, {"keepends"});
   return Value::list(split_lines(self.text(), bound.flag(0, false)));
@@ -140,7 +161,8 @@ bool affix(const char* name, const Value& self, const CallArgs& args, bool at_st
   const BoundArgs bound(name, args, {"prefix", "start", "end"}, 1);
   const TextSpan span = char_range(self, bound, 1);
   if (span.begin < 0) return false;
-  const auto text = std::string_view(self.bytes()).substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
+  const auto text = std::string_view(self.bytes())
+                        .substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
   const auto matches = [&](const Value& wanted) {
     if (!wanted.is_string()) {
       throw Fault(std::string(name) + " first arg must be str or a tuple of str, not " + type_name(wanted));
@@ -179,17 +201,24 @@ Value found(int64_t at) {
   if (at < 0) throw Fault("substring not found");
   return Value::integer(at);
 }
-Value str_index(Runtime&, const Value& self, const CallArgs& args) { return found(find_in("index", self, args, false)); }
-Value str_rindex(Runtime&, const Value& self, const CallArgs& args) { return found(find_in("rindex", self, args, true)); }
+Value str_index(Runtime&, const Value& self, const CallArgs& args) {
+  return found(find_in("index", self, args, false));
+}
+Value str_rindex(Runtime&, const Value& self, const CallArgs& args) {
+  return found(find_in("rindex", self, args, true));
+}
 Value str_count(Runtime&, const Value& self, const CallArgs& args) {
   const BoundArgs bound("count", args, {"sub", "start", "end"}, 1);
   const std::string wanted = bound.bytes(0, "");
   const TextSpan span = char_range(self, bound, 1);
   if (span.begin < 0) return Value::integer(0);
-  const auto text = std::string_view(self.bytes()).substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
+  const auto text = std::string_view(self.bytes())
+                        .substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
   if (wanted.empty()) return Value::integer(count_chars(text) + 1);
   Int count = 0;
-  for (size_t at = text.find(wanted); at != std::string_view::npos; at = text.find(wanted, at + wanted.size())) ++count;
+  for (size_t at = text.find(wanted); at != std::string_view::npos;
+       at = text.find(wanted, at + wanted.size()))
+    ++count;
   return Value::integer(count);
 }
 
@@ -209,7 +238,8 @@ Value str_removeprefix(Runtime&, const Value& self, const CallArgs& args) {
 Value str_removesuffix(Runtime&, const Value& self, const CallArgs& args) {
   const std::string suffix = BoundArgs("removesuffix", args, {"suffix"}, 1).bytes(0, "");
   const bool cut = self.bytes().ends_with(suffix);
-  return Value::string(slice_bytes(self.text(), 0, static_cast<int64_t>(self.bytes().size() - (cut ? suffix.size() : 0))));
+  return Value::string(
+      slice_bytes(self.text(), 0, static_cast<int64_t>(self.bytes().size() - (cut ? suffix.size() : 0))));
 }
 
 Value str_join(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -217,7 +247,8 @@ Value str_join(Runtime& runtime, const Value& self, const CallArgs& args) {
   std::vector<TextPtr> parts;
   for (const Value& item : iterate(*bound.get(0))) {
     if (!item.is_string()) {
-      throw Fault("sequence item " + std::to_string(parts.size()) + ": expected str instance, " + type_name(item) + " found");
+      throw Fault("sequence item " + std::to_string(parts.size()) + ": expected str instance, " +
+                  type_name(item) + " found");
     }
     parts.push_back(self.text().markup ? std::make_shared<const Text>(escape_html(item)) : item.text_ptr());
   }
@@ -230,14 +261,20 @@ Value partition(const char* name, const Value& self, const CallArgs& args, bool 
   const std::string& bytes = self.bytes();
   const size_t at = last ? bytes.rfind(separator) : bytes.find(separator);
   const Value empty = Value::string(std::string());
-  if (at == std::string::npos) return Value::tuple(last ? std::vector<Value>{empty, empty, self} : std::vector<Value>{self, empty, empty});
+  if (at == std::string::npos)
+    return Value::tuple(last ? std::vector<Value>{empty, empty, self}
+                             : std::vector<Value>{self, empty, empty});
   const auto cut = [&](size_t begin, size_t end) {
     return Value::string(slice_bytes(self.text(), static_cast<int64_t>(begin), static_cast<int64_t>(end)));
   };
   return Value::tuple({cut(0, at), cut(at, at + separator.size()), cut(at + separator.size(), bytes.size())});
 }
-Value str_partition(Runtime&, const Value& self, const CallArgs& args) { return partition("partition", self, args, false); }
-Value str_rpartition(Runtime&, const Value& self, const CallArgs& args) { return partition("rpartition", self, args, true); }
+Value str_partition(Runtime&, const Value& self, const CallArgs& args) {
+  return partition("partition", self, args, false);
+}
+Value str_rpartition(Runtime&, const Value& self, const CallArgs& args) {
+  return partition("rpartition", self, args, true);
+}
 
 // Fill on both sides; `left_share` of it before the text.
 Value pad(Runtime& runtime, const char* name, const Value& self, const CallArgs& args, int side) {
@@ -258,9 +295,15 @@ Value pad(Runtime& runtime, const char* name, const Value& self, const CallArgs&
   out.set_markup(self.text().markup);
   return Value::string(out.finish());
 }
-Value str_center(Runtime& r, const Value& self, const CallArgs& args) { return pad(r, "center", self, args, 0); }
-Value str_ljust(Runtime& r, const Value& self, const CallArgs& args) { return pad(r, "ljust", self, args, -1); }
-Value str_rjust(Runtime& r, const Value& self, const CallArgs& args) { return pad(r, "rjust", self, args, 1); }
+Value str_center(Runtime& r, const Value& self, const CallArgs& args) {
+  return pad(r, "center", self, args, 0);
+}
+Value str_ljust(Runtime& r, const Value& self, const CallArgs& args) {
+  return pad(r, "ljust", self, args, -1);
+}
+Value str_rjust(Runtime& r, const Value& self, const CallArgs& args) {
+  return pad(r, "rjust", self, args, 1);
+}
 Value str_zfill(Runtime& runtime, const Value& self, const CallArgs& args) {
   const Int width = BoundArgs("zfill", args, {"width"}, 1).integer(0, 0);
   const Int missing = width - count_chars(self.bytes());
@@ -296,7 +339,9 @@ Value str_expandtabs(Runtime& runtime, const Value& self, const CallArgs& args) 
   return Value::string(out.finish());
 }
 
-Value str_format(Runtime& runtime, const Value& self, const CallArgs& args) { return brace_format(runtime, self.text(), args); }
+Value str_format(Runtime& runtime, const Value& self, const CallArgs& args) {
+  return brace_format(runtime, self.text(), args);
+}
 Value str_format_map(Runtime& runtime, const Value& self, const CallArgs& args) {
   const BoundArgs bound("format_map", args, {"mapping"}, 1);
   if (bound.get(0)->kind() != Kind::kDict) throw Fault("format_map() needs a mapping");
@@ -309,7 +354,8 @@ Value str_format_map(Runtime& runtime, const Value& self, const CallArgs& args) 
 
 Value list_index(Runtime&, const Value& self, const CallArgs& args) {
   const BoundArgs bound("index", args, {"value", "start", "stop"}, 1);
-  const auto [begin, end] = slice_bounds(bound.value(1, Value()), bound.value(2, Value()), static_cast<int64_t>(self.items().size()));
+  const auto [begin, end] = slice_bounds(bound.value(1, Value()), bound.value(2, Value()),
+                                         static_cast<int64_t>(self.items().size()));
   for (int64_t i = begin; i < end; ++i) {
     if (equal(self.items()[static_cast<size_t>(i)], *bound.get(0))) return Value::integer(i);
   }
@@ -320,7 +366,9 @@ Value list_count(Runtime&, const Value& self, const CallArgs& args) {
   return Value::integer(std::count_if(self.items().begin(), self.items().end(),
                                       [&](const Value& item) { return equal(item, *bound.get(0)); }));
 }
-Value list_copy(Runtime&, const Value& self, const CallArgs&) { return Value::list(self.items(), self.kind()); }
+Value list_copy(Runtime&, const Value& self, const CallArgs&) {
+  return Value::list(self.items(), self.kind());
+}
 
 Value view(const char* name, std::vector<Value> items) {
   auto object = std::make_shared<ListObject>();
@@ -365,40 +413,76 @@ struct Entry {
   bool takes_arguments = true;
 };
 
-constexpr Entry kStringMethods[] = {
-    {"strip", str_strip}, {"split", str_split}, {"startswith", str_startswith}, {"endswith", str_endswith},
-    {"replace", str_replace}, {"lstrip", str_lstrip}, {"rstrip", str_rstrip}, {"upper", str_upper, false},
-    {"lower", str_lower, false}, {"join", str_join}, {"title", str_title, false}, {"capitalize", str_capitalize, false},
-    {"swapcase", str_swapcase, false}, {"casefold", str_casefold, false}, {"rsplit", str_rsplit}, {"splitlines", str_splitlines},
-    {"find", str_find}, {"rfind", str_rfind}, {"index", str_index}, {"rindex", str_rindex}, {"count", str_count},
-    {"removeprefix", str_removeprefix}, {"removesuffix", str_removesuffix}, {"partition", str_partition},
-    {"rpartition", str_rpartition}, {"center", str_center}, {"ljust", str_ljust}, {"rjust", str_rjust},
-    {"zfill", str_zfill}, {"expandtabs", str_expandtabs}, {"format", str_format}, {"format_map", str_format_map},
-    {"isalnum", is_every<is_alnum>, false}, {"isalpha", is_every<is_alpha>, false}, {"isdecimal", is_every<is_decimal>, false},
-    {"isdigit", is_every<is_digit>, false}, {"isnumeric", is_every<is_numeric>, false}, {"isspace", is_every<is_space>, false},
-    {"islower", is_cased_as<is_lower>, false}, {"isupper", is_cased_as<is_upper>, false}, {"isascii", str_isascii, false},
-    {"isidentifier", str_isidentifier, false}, {"isprintable", str_isprintable, false}, {"istitle", str_istitle, false}};
+constexpr Entry kStringMethods[] = {{"strip", str_strip},
+                                    {"split", str_split},
+                                    {"startswith", str_startswith},
+                                    {"endswith", str_endswith},
+                                    {"replace", str_replace},
+                                    {"lstrip", str_lstrip},
+                                    {"rstrip", str_rstrip},
+                                    {"upper", str_upper, false},
+                                    {"lower", str_lower, false},
+                                    {"join", str_join},
+                                    {"title", str_title, false},
+                                    {"capitalize", str_capitalize, false},
+                                    {"swapcase", str_swapcase, false},
+                                    {"casefold", str_casefold, false},
+                                    {"rsplit", str_rsplit},
+                                    {"splitlines", str_splitlines},
+                                    {"find", str_find},
+                                    {"rfind", str_rfind},
+                                    {"index", str_index},
+                                    {"rindex", str_rindex},
+                                    {"count", str_count},
+                                    {"removeprefix", str_removeprefix},
+                                    {"removesuffix", str_removesuffix},
+                                    {"partition", str_partition},
+                                    {"rpartition", str_rpartition},
+                                    {"center", str_center},
+                                    {"ljust", str_ljust},
+                                    {"rjust", str_rjust},
+                                    {"zfill", str_zfill},
+                                    {"expandtabs", str_expandtabs},
+                                    {"format", str_format},
+                                    {"format_map", str_format_map},
+                                    {"isalnum", is_every<is_alnum>, false},
+                                    {"isalpha", is_every<is_alpha>, false},
+                                    {"isdecimal", is_every<is_decimal>, false},
+                                    {"isdigit", is_every<is_digit>, false},
+                                    {"isnumeric", is_every<is_numeric>, false},
+                                    {"isspace", is_every<is_space>, false},
+                                    {"islower", is_cased_as<is_lower>, false},
+                                    {"isupper", is_cased_as<is_upper>, false},
+                                    {"isascii", str_isascii, false},
+                                    {"isidentifier", str_isidentifier, false},
+                                    {"isprintable", str_isprintable, false},
+                                    {"istitle", str_istitle, false}};
 constexpr Entry kListMethods[] = {{"index", list_index}, {"count", list_count}, {"copy", list_copy, false}};
 constexpr Entry kTupleMethods[] = {{"index", list_index}, {"count", list_count}};
-constexpr Entry kDictMethods[] = {
-    {"get", dict_get}, {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"copy", dict_copy, false}};
+constexpr Entry kDictMethods[] = {{"get", dict_get},
+                                  {"items", dict_items},
+                                  {"keys", dict_keys},
+                                  {"values", dict_values},
+                                  {"copy", dict_copy, false}};
 constexpr Entry kFloatMethods[] = {{"is_integer", float_is_integer, false}};
-constexpr std::string_view kListChanges[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr std::string_view kListChanges[] = {"append", "clear",  "extend",  "insert",
+                                             "pop",    "remove", "reverse", "sort"};
 constexpr std::string_view kDictChanges[] = {"clear", "pop", "popitem", "setdefault", "update"};
 
 template <size_t N>
 std::optional<Value> bind(const Entry (&entries)[N], const Value& self, std::string_view name) {
   for (const Entry& entry : entries) {
     if (entry.name != name) continue;
-    return make_function(std::string(name),
-                         [self, &entry](Runtime& runtime, const CallArgs& args) {
-                           if (!entry.takes_arguments && !(args.positional.empty() && args.named.empty())) {
-                             throw Fault(std::string(entry.name) + "() takes no arguments");
-                           }
-                           if (self.is_string()) runtime.charge(static_cast<int64_t>(self.bytes().size()) / 64);
-                           return entry.method(runtime, self, args);
-                         },
-                         self.depth() + 1);
+    return make_function(
+        std::string(name),
+        [self, &entry](Runtime& runtime, const CallArgs& args) {
+          if (!entry.takes_arguments && !(args.positional.empty() && args.named.empty())) {
+            throw Fault(std::string(entry.name) + "() takes no arguments");
+          }
+          if (self.is_string()) runtime.charge(static_cast<int64_t>(self.bytes().size()) / 64);
+          return entry.method(runtime, self, args);
+        },
+        self.depth() + 1);
   }
   return std::nullopt;
 }
@@ -409,8 +493,8 @@ bool is_one_of(const std::string_view (&names)[N], std::string_view name) {
 }
 
 Value unsafe(const Value& object, std::string_view name) {
-  return Value::undefined("access to attribute " + string_repr(name) + " of " + string_repr(type_name(object)) +
-                              " object is unsafe.",
+  return Value::undefined("access to attribute " + string_repr(name) + " of " +
+                              string_repr(type_name(object)) + " object is unsafe.",
                           true);
 }
 
@@ -423,8 +507,10 @@ std::optional<Value> builtin_attribute(const Value& object, std::string_view nam
     return std::nullopt;
   }
   switch (object.kind()) {
-    case Kind::kString: return bind(kStringMethods, object, name);
-    case Kind::kFloat: return bind(kFloatMethods, object, name);
+    case Kind::kString:
+      return bind(kStringMethods, object, name);
+    case Kind::kFloat:
+      return bind(kFloatMethods, object, name);
     case Kind::kList:
       if (is_one_of(kListChanges, name)) return unsafe(object, name);
       return bind(kListMethods, object, name);
@@ -438,7 +524,8 @@ std::optional<Value> builtin_attribute(const Value& object, std::string_view nam
     case Kind::kDict:
       if (is_one_of(kDictChanges, name)) return unsafe(object, name);
       return bind(kDictMethods, object, name);
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 

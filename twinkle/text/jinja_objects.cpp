@@ -19,7 +19,8 @@ class CyclerObject : public NativeObject {
   std::string repr() const override { return "<Cycler>"; }
   std::optional<Value> attribute(Runtime&, std::string_view name) override {
     if (name == "current") return items_[at_];
-    if (name == "next") return method([](CyclerObject& self) { return self.items_[self.at_++ % self.items_.size()]; });
+    if (name == "next")
+      return method([](CyclerObject& self) { return self.items_[self.at_++ % self.items_.size()]; });
     if (name == "reset") {
       return method([](CyclerObject& self) {
         self.at_ = 0;
@@ -38,11 +39,14 @@ class CyclerObject : public NativeObject {
  private:
   template <class F>
   Value method(F body) {
-    return make_function("method", [self = self(), body](Runtime&, const CallArgs&) {
-      Value out = body(*self);
-      self->at_ %= self->items_.size();
-      return out;
-    }, depth + 1);
+    return make_function(
+        "method",
+        [self = self(), body](Runtime&, const CallArgs&) {
+          Value out = body(*self);
+          self->at_ %= self->items_.size();
+          return out;
+        },
+        depth + 1);
   }
   std::vector<Value> items_;
   size_t at_ = 0;
@@ -51,7 +55,9 @@ class CyclerObject : public NativeObject {
 
 class JoinerObject : public NativeObject {
  public:
-  explicit JoinerObject(Value separator) : separator_(std::move(separator)) { depth = separator_.depth() + 1; }
+  explicit JoinerObject(Value separator) : separator_(std::move(separator)) {
+    depth = separator_.depth() + 1;
+  }
   std::string type_name() const override { return "Joiner"; }
   std::string repr() const override { return "<Joiner>"; }
   bool callable() const override { return true; }
@@ -201,7 +207,8 @@ std::optional<Value> LoopObject::attribute(Runtime&, std::string_view name) {
   if (name == "revindex0") return number(items.size() - index - 1);
   if (name == "depth") return Value::integer(loop_depth + 1);
   if (name == "depth0") return Value::integer(loop_depth);
-  if (name == "previtem") return index == 0 ? Value::undefined("there is no previous item") : items[index - 1];
+  if (name == "previtem")
+    return index == 0 ? Value::undefined("there is no previous item") : items[index - 1];
   if (name == "nextitem") {
     return index + 1 >= items.size() ? Value::undefined("there is no next item") : items[index + 1];
   }
@@ -212,13 +219,17 @@ std::optional<Value> LoopObject::attribute(Runtime&, std::string_view name) {
     });
   }
   if (name == "changed") {
-    return make_function("changed", [self = shared_from_this()](Runtime& runtime, const CallArgs& args) {
-      const bool changed = !self->seen_ || !equal(Value::tuple(self->last_changed_), Value::tuple(args.positional));
-      if (!self->seen_) runtime.keep(self);
-      self->seen_ = true;
-      self->last_changed_ = args.positional;
-      return Value::boolean(changed);
-    }, depth + 1);
+    return make_function(
+        "changed",
+        [self = shared_from_this()](Runtime& runtime, const CallArgs& args) {
+          const bool changed =
+              !self->seen_ || !equal(Value::tuple(self->last_changed_), Value::tuple(args.positional));
+          if (!self->seen_) runtime.keep(self);
+          self->seen_ = true;
+          self->last_changed_ = args.positional;
+          return Value::boolean(changed);
+        },
+        depth + 1);
   }
   return std::nullopt;
 }
@@ -247,15 +258,19 @@ const Value* find_global(std::string_view name) {
       {"range", make_function("range", make_range)},
       {"dict", make_function("dict", make_dict)},
       {"namespace",
-       make_function("namespace", [](Runtime& runtime, const CallArgs& args) { return runtime.make_namespace(args); })},
+       make_function("namespace",
+                     [](Runtime& runtime, const CallArgs& args) { return runtime.make_namespace(args); })},
       {"raise_exception", make_function("raise_exception", raise_exception)},
       {"strftime_now", make_function("strftime_now", strftime_now)},
-      {"cycler", make_function("cycler", [](Runtime&, const CallArgs& args) { return CyclerObject::make(args.positional); })},
+      {"cycler",
+       make_function("cycler",
+                     [](Runtime&, const CallArgs& args) { return CyclerObject::make(args.positional); })},
       {"joiner", make_function("joiner",
                                [](Runtime&, const CallArgs& args) {
                                  const BoundArgs bound("joiner", args, {"sep"});
                                  Value separator = bound.value(0, Value::string(std::string(", ")));
-                                 return Value::object(Kind::kNative, std::make_shared<JoinerObject>(separator));
+                                 return Value::object(Kind::kNative,
+                                                      std::make_shared<JoinerObject>(separator));
                                })},
       {"lipsum", make_function("lipsum", [](Runtime&, const CallArgs&) -> Value {
          throw Fault("lipsum() makes random text and is not supported");

@@ -37,7 +37,9 @@ class MacroObject : public NativeObject {
   }
   std::optional<Value> attribute(Runtime& runtime, std::string_view name) override;
   bool callable() const override { return true; }
-  Value call(Runtime& runtime, const CallArgs& args) override { return runtime.call_macro(stmt_, scope_, args); }
+  Value call(Runtime& runtime, const CallArgs& args) override {
+    return runtime.call_macro(stmt_, scope_, args);
+  }
 
  private:
   const Stmt& stmt_;

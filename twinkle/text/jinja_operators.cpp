@@ -47,7 +47,8 @@ Value power(const Value& left, const Value& right) {
   if (a == 0 && b < 0) throw Fault("0.0 cannot be raised to a negative power");
   if (a < 0 && std::isfinite(b) && b != std::floor(b)) throw Fault("complex numbers are not supported");
   const double out = std::pow(a, b);
-  if (std::isinf(out) && std::isfinite(a) && std::isfinite(b)) throw Fault("(34, 'Numerical result out of range')");
+  if (std::isinf(out) && std::isfinite(a) && std::isfinite(b))
+    throw Fault("(34, 'Numerical result out of range')");
   return Value::real(out);
 }
 
@@ -68,7 +69,8 @@ Value integer_operation(BinaryOp op, Int a, Int b) {
       if (b == 0) throw Fault("integer division or modulo by zero");
       out = op == BinaryOp::kFloorDivide ? floor_divide(a, b) : b == -1 ? 0 : a - floor_divide(a, b) * b;
       break;
-    default: break;
+    default:
+      break;
   }
   return Value::integer(out);
 }
@@ -80,9 +82,12 @@ Value number_operation(BinaryOp op, const Value& left, const Value& right) {
   }
   const double a = left.as_double(), b = right.as_double();
   switch (op) {
-    case BinaryOp::kAdd: return Value::real(a + b);
-    case BinaryOp::kSubtract: return Value::real(a - b);
-    case BinaryOp::kMultiply: return Value::real(a * b);
+    case BinaryOp::kAdd:
+      return Value::real(a + b);
+    case BinaryOp::kSubtract:
+      return Value::real(a - b);
+    case BinaryOp::kMultiply:
+      return Value::real(a * b);
     case BinaryOp::kDivide:
       if (b == 0) throw Fault("division by zero");
       return Value::real(a / b);
@@ -142,8 +147,10 @@ std::optional<Value> subscript(Runtime& runtime, const Value& object, const Valu
     case Kind::kString:
     case Kind::kList:
     case Kind::kTuple:
-    case Kind::kRange: break;
-    default: return std::nullopt;
+    case Kind::kRange:
+      break;
+    default:
+      return std::nullopt;
   }
   if (!key.is_integral()) return std::nullopt;
   const bool string = object.is_string();
@@ -154,7 +161,8 @@ std::optional<Value> subscript(Runtime& runtime, const Value& object, const Valu
   if (index < 0 || index >= size) return std::nullopt;
   const auto at = static_cast<size_t>(index);
   if (object.is_sequence()) return object.items()[at];
-  if (object.kind() == Kind::kRange) return Value::integer(object.range().start + object.range().step * index);
+  if (object.kind() == Kind::kRange)
+    return Value::integer(object.range().start + object.range().step * index);
   if (size == static_cast<Int>(object.bytes().size())) {
     return Value::string(slice_bytes(object.text(), static_cast<int64_t>(at), static_cast<int64_t>(at) + 1));
   }
@@ -167,7 +175,8 @@ std::optional<Value> subscript(Runtime& runtime, const Value& object, const Valu
 Int to_integer(const Value& value, const char* what) {
   if (value.is_undefined()) throw Fault(value.undefined_message());
   if (!value.is_integral()) {
-    throw Fault(std::string(what) + ": '" + type_name(value) + "' object cannot be interpreted as an integer");
+    throw Fault(std::string(what) + ": '" + type_name(value) +
+                "' object cannot be interpreted as an integer");
   }
   return value.as_int();
 }
@@ -214,8 +223,10 @@ Value binary_operation(Runtime& runtime, BinaryOp op, const Value& left, const V
     }
   }
   if (op == BinaryOp::kMultiply) {
-    if ((left.is_string() || left.is_sequence()) && right.is_integral()) return repeat(runtime, left, right.as_int());
-    if ((right.is_string() || right.is_sequence()) && left.is_integral()) return repeat(runtime, right, left.as_int());
+    if ((left.is_string() || left.is_sequence()) && right.is_integral())
+      return repeat(runtime, left, right.as_int());
+    if ((right.is_string() || right.is_sequence()) && left.is_integral())
+      return repeat(runtime, right, left.as_int());
   }
   unsupported(op, left, right);
 }
@@ -254,7 +265,8 @@ std::pair<int64_t, int64_t> slice_bounds(const Value& start, const Value& stop, 
   return {clamp(start, 0), clamp(stop, size)};
 }
 
-Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step_value) {
+Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop,
+                const Value& step_value) {
   if (object.is_undefined()) throw Fault(object.undefined_message());
   if (!object.is_string() && !object.is_sequence() && object.kind() != Kind::kRange) {
     return Value::undefined(object_name(object) + " has no element slice");

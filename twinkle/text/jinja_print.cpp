@@ -46,14 +46,22 @@ std::string repr_char(const Char& c, char byte, char quote) {
 // A character of a JSON string; empty when it stands as it is.
 std::string json_char(const Char& c, bool ensure_ascii) {
   switch (c.code) {
-    case '"': return "\\\"";
-    case '\\': return "\\\\";
-    case '\n': return "\\n";
-    case '\r': return "\\r";
-    case '\t': return "\\t";
-    case '\f': return "\\f";
-    case '\b': return "\\b";
-    default: break;
+    case '"':
+      return "\\\"";
+    case '\\':
+      return "\\\\";
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    case '\f':
+      return "\\f";
+    case '\b':
+      return "\\b";
+    default:
+      break;
   }
   std::string out;
   const auto unit = [&](uint32_t code) {
@@ -103,12 +111,23 @@ std::string json_float(double value) {
 void append_json_key(TextBuilder& out, const Value& key, const JsonStyle& style) {
   Text text;
   switch (key.kind()) {
-    case Kind::kString: append_json_string(out, key.text(), style); return;
-    case Kind::kBool: text.bytes = key.as_bool() ? "true" : "false"; break;
-    case Kind::kNone: text.bytes = "null"; break;
-    case Kind::kInt: text.bytes = int_repr(key.as_int()); break;
-    case Kind::kFloat: text.bytes = json_float(key.as_double()); break;
-    default: throw Fault("keys must be str, int, float, bool or None, not " + type_name(key));
+    case Kind::kString:
+      append_json_string(out, key.text(), style);
+      return;
+    case Kind::kBool:
+      text.bytes = key.as_bool() ? "true" : "false";
+      break;
+    case Kind::kNone:
+      text.bytes = "null";
+      break;
+    case Kind::kInt:
+      text.bytes = int_repr(key.as_int());
+      break;
+    case Kind::kFloat:
+      text.bytes = json_float(key.as_double());
+      break;
+    default:
+      throw Fault("keys must be str, int, float, bool or None, not " + type_name(key));
   }
   append_json_string(out, text, style);
 }
@@ -124,7 +143,8 @@ void json_line(TextBuilder& out, const JsonStyle& style, int level) {
 std::string int_repr(Int value) {
   if (value == 0) return "0";
   const bool negative = value < 0;
-  unsigned __int128 rest = negative ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
+  unsigned __int128 rest =
+      negative ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
   std::string digits;
   for (; rest != 0; rest /= 10) digits += static_cast<char>('0' + static_cast<int>(rest % 10));
   if (negative) digits += '-';
@@ -158,7 +178,8 @@ std::string float_repr(double value) {
     return out + (size < 10 ? "0" : "") + std::to_string(size);
   }
   if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (count <= exponent + 1) return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
+  if (count <= exponent + 1)
+    return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
   return out + digits.substr(0, static_cast<size_t>(exponent) + 1) + "." +
          digits.substr(static_cast<size_t>(exponent) + 1);
 }
@@ -190,8 +211,10 @@ void append_repr(TextBuilder& out, const Value& value) {
       if (value.text().markup) out.append(")");
       return;
     }
-    case Kind::kList: return list("[", value.items(), "]");
-    case Kind::kTuple: return list("(", value.items(), value.items().size() == 1 ? ",)" : ")");
+    case Kind::kList:
+      return list("[", value.items(), "]");
+    case Kind::kTuple:
+      return list("(", value.items(), value.items().size() == 1 ? ",)" : ")");
     case Kind::kView:
       out.append(type_name(value));
       return list("([", value.items(), "])");
@@ -208,28 +231,39 @@ void append_repr(TextBuilder& out, const Value& value) {
       out.append("}");
       return;
     }
-    case Kind::kUndefined: return out.append("Undefined");
-    default: return append_str(out, value);
+    case Kind::kUndefined:
+      return out.append("Undefined");
+    default:
+      return append_str(out, value);
   }
 }
 
 void append_str(TextBuilder& out, const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return;
-    case Kind::kNone: return out.append("None");
-    case Kind::kBool: return out.append(value.as_bool() ? "True" : "False");
-    case Kind::kInt: return out.append(int_repr(value.as_int()));
-    case Kind::kFloat: return out.append(float_repr(value.as_double()));
-    case Kind::kString: return out.append(value.text());
+    case Kind::kUndefined:
+      return;
+    case Kind::kNone:
+      return out.append("None");
+    case Kind::kBool:
+      return out.append(value.as_bool() ? "True" : "False");
+    case Kind::kInt:
+      return out.append(int_repr(value.as_int()));
+    case Kind::kFloat:
+      return out.append(float_repr(value.as_double()));
+    case Kind::kString:
+      return out.append(value.text());
     case Kind::kRange: {
       const RangeObject& range = value.range();
       out.append("range(" + int_repr(range.start) + ", " + int_repr(range.stop) +
                  (range.step == 1 ? "" : ", " + int_repr(range.step)) + ")");
       return;
     }
-    case Kind::kGenerator: return out.append("<generator object " + value.generator().name + ">");
-    case Kind::kNative: return out.append(value.native().repr());
-    default: return append_repr(out, value);
+    case Kind::kGenerator:
+      return out.append("<generator object " + value.generator().name + ">");
+    case Kind::kNative:
+      return out.append(value.native().repr());
+    default:
+      return append_repr(out, value);
   }
 }
 
@@ -244,11 +278,16 @@ std::string to_bytes(const Value& value) { return to_text(value)->bytes; }
 
 void append_json(TextBuilder& out, const Value& value, const JsonStyle& style, int level) {
   switch (value.kind()) {
-    case Kind::kNone: return out.append("null");
-    case Kind::kBool: return out.append(value.as_bool() ? "true" : "false");
-    case Kind::kInt: return out.append(int_repr(value.as_int()));
-    case Kind::kFloat: return out.append(json_float(value.as_double()));
-    case Kind::kString: return append_json_string(out, value.text(), style);
+    case Kind::kNone:
+      return out.append("null");
+    case Kind::kBool:
+      return out.append(value.as_bool() ? "true" : "false");
+    case Kind::kInt:
+      return out.append(int_repr(value.as_int()));
+    case Kind::kFloat:
+      return out.append(json_float(value.as_double()));
+    case Kind::kString:
+      return append_json_string(out, value.text(), style);
     case Kind::kList:
     case Kind::kTuple: {
       const auto& items = value.items();
@@ -280,7 +319,8 @@ void append_json(TextBuilder& out, const Value& value, const JsonStyle& style, i
       json_line(out, style, level);
       return out.append("}");
     }
-    default: throw Fault("Object of type " + type_name(value) + " is not JSON serializable");
+    default:
+      throw Fault("Object of type " + type_name(value) + " is not JSON serializable");
   }
 }
 

@@ -51,7 +51,8 @@ class Runtime {
   Value call_loop(const LoopObject& loop, const Value& iterable);
   Value make_namespace(const CallArgs& args);
   int64_t now() const { return now_; }
-  /// Objects with state and scopes that closures hold may refer to each other in circles; they are emptied at the end.
+  /// Objects with state and scopes that closures hold may refer to each other in circles; they are emptied at
+  /// the end.
   void keep(std::shared_ptr<NativeObject> object) { kept_.push_back(std::move(object)); }
   void keep_scope(const ScopePtr& scope) { kept_scopes_.push_back(scope); }
 
@@ -108,7 +109,8 @@ class Runtime {
 /// Reads arguments by name or place, as Python's call rules do. `required` of the `names` must be given.
 class BoundArgs {
  public:
-  BoundArgs(const char* function, const CallArgs& args, std::initializer_list<const char*> names, size_t required = 0);
+  BoundArgs(const char* function, const CallArgs& args, std::initializer_list<const char*> names,
+            size_t required = 0);
   bool has(size_t i) const { return values_[i] != nullptr; }
   const Value* get(size_t i) const { return values_[i]; }
   Value value(size_t i, Value otherwise) const { return has(i) ? *values_[i] : std::move(otherwise); }
@@ -134,7 +136,8 @@ Value add_strings(Runtime& runtime, const Text& left, const Text& right);
 /// a[b] and a.b as Jinja's immutable sandbox resolves them.
 Value get_item(Runtime& runtime, const Value& object, const Value& key);
 Value get_attribute(Runtime& runtime, const Value& object, std::string_view name);
-Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step);
+Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop,
+                const Value& step);
 /// A bound method of a built-in type, or a value marked unsafe; nothing when the type has no such attribute.
 std::optional<Value> builtin_attribute(const Value& object, std::string_view name);
 Int to_integer(const Value& value, const char* what);

@@ -42,13 +42,15 @@ std::vector<Value> rsplit_spaces(const Text& text, Int limit) {
   for (size_t i = 0; i < bytes.size();) {
     const Char c = char_at(bytes, i);
     if (!is_space(c.code)) {
-      if (words.empty() || words.back().end != static_cast<int64_t>(i)) words.push_back({static_cast<int64_t>(i), 0});
+      if (words.empty() || words.back().end != static_cast<int64_t>(i))
+        words.push_back({static_cast<int64_t>(i), 0});
       words.back().end = static_cast<int64_t>(i) + c.length;
     }
     i += c.length;
   }
   std::vector<Value> out;
-  const size_t keep = limit < 0 ? words.size() : static_cast<size_t>(std::min<Int>(limit, static_cast<Int>(words.size())));
+  const size_t keep =
+      limit < 0 ? words.size() : static_cast<size_t>(std::min<Int>(limit, static_cast<Int>(words.size())));
   const size_t first = words.size() - keep;
   // The rest keeps its leading white space.
   if (first > 0) out.push_back(Value::string(slice_bytes(text, 0, words[first - 1].end)));
@@ -61,7 +63,9 @@ std::vector<Value> rsplit_spaces(const Text& text, Int limit) {
 // Removes underscores that stand between digits; false when one stands elsewhere.
 bool drop_underscores(std::string* text, bool hex) {
   std::string out;
-  const auto digit = [&](char c) { return (c >= '0' && c <= '9') || (hex && ((c | 0x20) >= 'a' && (c | 0x20) <= 'z')); };
+  const auto digit = [&](char c) {
+    return (c >= '0' && c <= '9') || (hex && ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'));
+  };
   for (size_t i = 0; i < text->size(); ++i) {
     if ((*text)[i] != '_') {
       out += (*text)[i];
@@ -75,12 +79,14 @@ bool drop_underscores(std::string* text, bool hex) {
 
 std::string stripped_ascii(std::string_view text) {
   const TextSpan span = strip_span(text, nullptr, true, true);
-  return std::string(text.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin)));
+  return std::string(
+      text.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin)));
 }
 
 }  // namespace
 
-BoundArgs::BoundArgs(const char* function, const CallArgs& args, std::initializer_list<const char*> names, size_t required)
+BoundArgs::BoundArgs(const char* function, const CallArgs& args, std::initializer_list<const char*> names,
+                     size_t required)
     : function_(function), values_(names.size(), nullptr) {
   if (args.positional.size() > names.size()) {
     throw Fault(std::string(function) + "() takes at most " + std::to_string(names.size()) + " arguments (" +
@@ -96,7 +102,8 @@ BoundArgs::BoundArgs(const char* function, const CallArgs& args, std::initialize
     if (at == names.size()) {
       throw Fault(std::string(function) + "() got an unexpected keyword argument '" + name + "'");
     }
-    if (values_[at] != nullptr) throw Fault(std::string(function) + "() got multiple values for argument '" + name + "'");
+    if (values_[at] != nullptr)
+      throw Fault(std::string(function) + "() got multiple values for argument '" + name + "'");
     values_[at] = &value;
   }
   size_t at = 0;
@@ -108,12 +115,15 @@ BoundArgs::BoundArgs(const char* function, const CallArgs& args, std::initialize
   }
 }
 
-Int BoundArgs::integer(size_t i, Int otherwise) const { return has(i) ? to_integer(*values_[i], function_) : otherwise; }
+Int BoundArgs::integer(size_t i, Int otherwise) const {
+  return has(i) ? to_integer(*values_[i], function_) : otherwise;
+}
 
 std::string BoundArgs::bytes(size_t i, std::string otherwise) const {
   if (!has(i)) return otherwise;
   if (!values_[i]->is_string()) {
-    throw Fault(std::string(function_) + "() argument " + std::to_string(i + 1) + " must be str, not " + type_name(*values_[i]));
+    throw Fault(std::string(function_) + "() argument " + std::to_string(i + 1) + " must be str, not " +
+                type_name(*values_[i]));
   }
   return values_[i]->bytes();
 }
@@ -254,8 +264,10 @@ std::optional<double> parse_float(std::string_view raw) {
     if (digits.empty() || (digits[0] != '.' && !(digits[0] >= '0' && digits[0] <= '9'))) return std::nullopt;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (end != digits.data() + digits.size()) return std::nullopt;
-    if (error == std::errc::result_out_of_range) value = std::strtod(std::string(digits).c_str(), nullptr);
-    else if (error != std::errc()) return std::nullopt;
+    if (error == std::errc::result_out_of_range)
+      value = std::strtod(std::string(digits).c_str(), nullptr);
+    else if (error != std::errc())
+      return std::nullopt;
   }
   return negative ? -value : value;
 }
@@ -267,7 +279,9 @@ std::optional<Int> parse_int(std::string_view raw, int base) {
     negative = text[0] == '-';
     text.erase(0, 1);
   }
-  const auto prefix = [&](char letter) { return text.size() > 2 && text[0] == '0' && (text[1] | 0x20) == letter; };
+  const auto prefix = [&](char letter) {
+    return text.size() > 2 && text[0] == '0' && (text[1] | 0x20) == letter;
+  };
   bool prefixed = true;
   if ((base == 16 || base == 0) && prefix('x')) {
     base = 16;
@@ -279,7 +293,8 @@ std::optional<Int> parse_int(std::string_view raw, int base) {
     prefixed = false;
     if (base == 0) {
       base = 10;
-      if (text.size() > 1 && text[0] == '0' && text.find_first_not_of("0_") != std::string::npos) return std::nullopt;
+      if (text.size() > 1 && text[0] == '0' && text.find_first_not_of("0_") != std::string::npos)
+        return std::nullopt;
     }
   }
   if (prefixed) text.erase(0, text[2] == '_' ? 3 : 2);
@@ -303,7 +318,8 @@ double round_half_even(double value, int digits) {
   // The shortest correctly rounded decimal of that many places, as CPython rounds.
   char buffer[700];
   if (digits >= 0) {
-    const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, digits).ptr;
+    const auto end =
+        std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, digits).ptr;
     double out = value;
     std::from_chars(buffer, end, out);
     return out;

@@ -49,9 +49,12 @@ bool test_string(const Value& v) { return v.is_string(); }
 bool test_mapping(const Value& v) { return v.kind() == Kind::kDict; }
 bool test_iterable(const Value& v) { return is_iterable(v); }
 bool test_sequence(const Value& v) {
-  return v.is_string() || v.is_sequence() || v.kind() == Kind::kDict || v.kind() == Kind::kRange || v.is_undefined();
+  return v.is_string() || v.is_sequence() || v.kind() == Kind::kDict || v.kind() == Kind::kRange ||
+         v.is_undefined();
 }
-bool test_callable(const Value& v) { return v.is_undefined() || (v.kind() == Kind::kNative && v.native().callable()); }
+bool test_callable(const Value& v) {
+  return v.is_undefined() || (v.kind() == Kind::kNative && v.native().callable());
+}
 bool test_escaped(const Value& v) { return v.is_string() && v.text().markup; }
 bool test_lower(const Value& v) { return every_cased(v, is_lower); }
 bool test_upper(const Value& v) { return every_cased(v, is_upper); }
@@ -78,21 +81,55 @@ bool test_le(Runtime&, const Value& v, const CallArgs& args) { return less(v, on
 bool test_gt(Runtime&, const Value& v, const CallArgs& args) { return less(v, only("gt", args), ">"); }
 bool test_ge(Runtime&, const Value& v, const CallArgs& args) { return less(v, only("ge", args), ">="); }
 bool test_in(Runtime&, const Value& v, const CallArgs& args) { return contains(only("in", args), v); }
-bool test_sameas(Runtime&, const Value& v, const CallArgs& args) { return same_object(v, only("sameas", args)); }
-bool test_filter(Runtime&, const Value& v, const CallArgs&) { return v.is_string() && is_known_filter(v.bytes()); }
-bool test_test(Runtime&, const Value& v, const CallArgs&) { return v.is_string() && is_known_test(v.bytes()); }
+bool test_sameas(Runtime&, const Value& v, const CallArgs& args) {
+  return same_object(v, only("sameas", args));
+}
+bool test_filter(Runtime&, const Value& v, const CallArgs&) {
+  return v.is_string() && is_known_filter(v.bytes());
+}
+bool test_test(Runtime&, const Value& v, const CallArgs&) {
+  return v.is_string() && is_known_test(v.bytes());
+}
 
-constexpr std::pair<std::string_view, TestFunction> kTests[] = {
-    {"!=", test_ne}, {"<", test_lt}, {"<=", test_le}, {"==", test_eq}, {">", test_gt}, {">=", test_ge},
-    {"boolean", plain<test_boolean>}, {"callable", plain<test_callable>}, {"defined", plain<test_defined>},
-    {"divisibleby", test_divisibleby}, {"eq", test_eq}, {"equalto", test_eq}, {"escaped", plain<test_escaped>},
-    {"even", test_even}, {"false", plain<test_false>}, {"filter", test_filter}, {"float", plain<test_float>},
-    {"ge", test_ge}, {"greaterthan", test_gt}, {"gt", test_gt}, {"in", test_in}, {"integer", plain<test_integer>},
-    {"iterable", plain<test_iterable>}, {"le", test_le}, {"lessthan", test_lt}, {"lower", plain<test_lower>},
-    {"lt", test_lt}, {"mapping", plain<test_mapping>}, {"ne", test_ne}, {"none", plain<test_none>},
-    {"number", plain<test_number>}, {"odd", test_odd}, {"sameas", test_sameas}, {"sequence", plain<test_sequence>},
-    {"string", plain<test_string>}, {"test", test_test}, {"true", plain<test_true>},
-    {"undefined", plain<test_undefined>}, {"upper", plain<test_upper>}};
+constexpr std::pair<std::string_view, TestFunction> kTests[] = {{"!=", test_ne},
+                                                                {"<", test_lt},
+                                                                {"<=", test_le},
+                                                                {"==", test_eq},
+                                                                {">", test_gt},
+                                                                {">=", test_ge},
+                                                                {"boolean", plain<test_boolean>},
+                                                                {"callable", plain<test_callable>},
+                                                                {"defined", plain<test_defined>},
+                                                                {"divisibleby", test_divisibleby},
+                                                                {"eq", test_eq},
+                                                                {"equalto", test_eq},
+                                                                {"escaped", plain<test_escaped>},
+                                                                {"even", test_even},
+                                                                {"false", plain<test_false>},
+                                                                {"filter", test_filter},
+                                                                {"float", plain<test_float>},
+                                                                {"ge", test_ge},
+                                                                {"greaterthan", test_gt},
+                                                                {"gt", test_gt},
+                                                                {"in", test_in},
+                                                                {"integer", plain<test_integer>},
+                                                                {"iterable", plain<test_iterable>},
+                                                                {"le", test_le},
+                                                                {"lessthan", test_lt},
+                                                                {"lower", plain<test_lower>},
+                                                                {"lt", test_lt},
+                                                                {"mapping", plain<test_mapping>},
+                                                                {"ne", test_ne},
+                                                                {"none", plain<test_none>},
+                                                                {"number", plain<test_number>},
+                                                                {"odd", test_odd},
+                                                                {"sameas", test_sameas},
+                                                                {"sequence", plain<test_sequence>},
+                                                                {"string", plain<test_string>},
+                                                                {"test", test_test},
+                                                                {"true", plain<test_true>},
+                                                                {"undefined", plain<test_undefined>},
+                                                                {"upper", plain<test_upper>}};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
-// Strings of the template engine: bytes that remember which of them came from the caller's context and which were
-// written inside a generation block, through slicing, joining and case changes. Plain values, no shared state.
+// Strings of the template engine: bytes that remember which of them came from the caller's context and which
+// were written inside a generation block, through slicing, joining and case changes. Plain values, no shared
+// state.
 #pragma once
 
 #include <cstdint>

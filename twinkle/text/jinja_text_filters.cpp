@@ -61,7 +61,8 @@ Value filter_replace(Runtime& runtime, const Value& value, const CallArgs& args)
   Text text = *to_text(value), to = *to_text(*bound.get(1));
   text.markup = false;
   const bool all = !bound.has(2) || bound.get(2)->is_none();
-  return Value::string(replace_text(runtime, text, to_bytes(*bound.get(0)), to, all ? -1 : bound.integer(2, -1)));
+  return Value::string(
+      replace_text(runtime, text, to_bytes(*bound.get(0)), to, all ? -1 : bound.integer(2, -1)));
 }
 
 // Words begin after white space, '-' and opening brackets.
@@ -73,8 +74,10 @@ Value filter_title(Runtime&, const Value& value, const CallArgs& args) {
   const std::string& bytes = text->bytes;
   for (size_t i = 0; i < bytes.size();) {
     const Char c = char_at(bytes, i);
-    const bool separator = is_space(c.code) || c.code == '-' || c.code == '(' || c.code == '{' || c.code == '[' || c.code == '<';
-    const std::string mapped = c.code < 0 ? bytes.substr(i, 1) : map_case(c.code, begin ? Case::kUpper : Case::kLower);
+    const bool separator =
+        is_space(c.code) || c.code == '-' || c.code == '(' || c.code == '{' || c.code == '[' || c.code == '<';
+    const std::string mapped =
+        c.code < 0 ? bytes.substr(i, 1) : map_case(c.code, begin ? Case::kUpper : Case::kLower);
     out.append_as(*text, static_cast<int64_t>(i), mapped);
     begin = separator;
     i += c.length;
@@ -97,7 +100,8 @@ Value filter_indent(Runtime& runtime, const Value& value, const CallArgs& args) 
   Text with_end = value.text();
   with_end.bytes += "\n";
   const std::vector<Value> lines = split_lines(with_end, false);
-  runtime.charge_bytes(static_cast<int64_t>(value.bytes().size()) + unit.size() * static_cast<int64_t>(lines.size()));
+  runtime.charge_bytes(static_cast<int64_t>(value.bytes().size()) +
+                       unit.size() * static_cast<int64_t>(lines.size()));
   TextBuilder out;
   if (bound.flag(1, false)) out.append(unit.text());
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -119,7 +123,8 @@ Value filter_truncate(Runtime&, const Value& value, const CallArgs& args) {
   const Int leeway = bound.has(3) && !bound.get(3)->is_none() ? bound.integer(3, 5) : 5;
   if (!end.is_string()) throw Fault("truncate: 'end' must be a string");
   const Int end_size = count_chars(end.bytes());
-  if (length < end_size) throw Fault("expected length >= " + int_repr(end_size) + ", got " + int_repr(length));
+  if (length < end_size)
+    throw Fault("expected length >= " + int_repr(end_size) + ", got " + int_repr(length));
   if (leeway < 0) throw Fault("expected leeway >= 0, got " + int_repr(leeway));
   const auto offsets = char_offsets(value.bytes());
   if (static_cast<Int>(offsets.size()) - 1 <= length + leeway) return value;
@@ -185,8 +190,8 @@ Value filter_filesizeformat(Runtime&, const Value& value, const CallArgs& args) 
 void quote_url(std::string* out, const Value& value, bool query) {
   constexpr char kHex[] = "0123456789ABCDEF";
   for (const char c : to_bytes(value)) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
-                       c == '-' || c == '~' || (c == '/' && !query);
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '.' || c == '-' || c == '~' || (c == '/' && !query);
     if (plain) {
       *out += c;
     } else if (c == ' ' && query) {
@@ -240,13 +245,25 @@ Value filter_xmlattr(Runtime&, const Value& value, const CallArgs& args) {
   return Value::string(out.finish());
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
-    {"trim", filter_trim}, {"upper", filter_upper}, {"lower", filter_lower}, {"string", filter_string},
-    {"replace", filter_replace}, {"safe", filter_safe}, {"indent", filter_indent}, {"title", filter_title},
-    {"capitalize", filter_capitalize}, {"center", filter_center}, {"e", filter_escape}, {"escape", filter_escape},
-    {"forceescape", filter_forceescape}, {"truncate", filter_truncate}, {"wordcount", filter_wordcount},
-    {"format", filter_format}, {"filesizeformat", filter_filesizeformat}, {"urlencode", filter_urlencode},
-    {"xmlattr", filter_xmlattr}};
+constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {{"trim", filter_trim},
+                                                                    {"upper", filter_upper},
+                                                                    {"lower", filter_lower},
+                                                                    {"string", filter_string},
+                                                                    {"replace", filter_replace},
+                                                                    {"safe", filter_safe},
+                                                                    {"indent", filter_indent},
+                                                                    {"title", filter_title},
+                                                                    {"capitalize", filter_capitalize},
+                                                                    {"center", filter_center},
+                                                                    {"e", filter_escape},
+                                                                    {"escape", filter_escape},
+                                                                    {"forceescape", filter_forceescape},
+                                                                    {"truncate", filter_truncate},
+                                                                    {"wordcount", filter_wordcount},
+                                                                    {"format", filter_format},
+                                                                    {"filesizeformat", filter_filesizeformat},
+                                                                    {"urlencode", filter_urlencode},
+                                                                    {"xmlattr", filter_xmlattr}};
 
 }  // namespace
 

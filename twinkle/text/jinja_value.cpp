@@ -18,10 +18,14 @@ int depth_over(const std::vector<Value>& items) {
 Value json_value(const Json& json, bool own, int level) {
   check_value_depth(level);
   switch (json.type()) {
-    case Json::value_t::boolean: return Value::boolean(json.get<bool>());
-    case Json::value_t::number_integer: return Value::integer(json.get<int64_t>());
-    case Json::value_t::number_unsigned: return Value::integer(static_cast<Int>(json.get<uint64_t>()));
-    case Json::value_t::number_float: return Value::real(json.get<double>());
+    case Json::value_t::boolean:
+      return Value::boolean(json.get<bool>());
+    case Json::value_t::number_integer:
+      return Value::integer(json.get<int64_t>());
+    case Json::value_t::number_unsigned:
+      return Value::integer(static_cast<Int>(json.get<uint64_t>()));
+    case Json::value_t::number_float:
+      return Value::real(json.get<double>());
     case Json::value_t::string: {
       const auto& bytes = json.get_ref<const std::string&>();
       return Value::string(own ? make_text(bytes) : make_input_text(bytes));
@@ -36,11 +40,13 @@ Value json_value(const Json& json, bool own, int level) {
       auto dict = std::make_shared<DictObject>();
       dict->entries.reserve(json.size());
       for (const auto& [key, item] : json.items()) {
-        dict->put(Value::string(own ? make_text(key) : make_input_text(key)), json_value(item, own, level + 1));
+        dict->put(Value::string(own ? make_text(key) : make_input_text(key)),
+                  json_value(item, own, level + 1));
       }
       return Value::object(Kind::kDict, std::move(dict));
     }
-    default: return Value();
+    default:
+      return Value();
   }
 }
 
@@ -67,7 +73,8 @@ int compare_int_double(Int a, double b) {
 }  // namespace
 
 void check_value_depth(int depth) {
-  if (depth > kMaxValueDepth) throw Fault("values are nested deeper than " + std::to_string(kMaxValueDepth) + " levels");
+  if (depth > kMaxValueDepth)
+    throw Fault("values are nested deeper than " + std::to_string(kMaxValueDepth) + " levels");
 }
 
 Value Value::undefined(std::string message, bool unsafe) {
@@ -123,21 +130,14 @@ Value Value::object(Kind kind, std::shared_ptr<Object> object) {
 }
 
 double Value::as_double() const {
-  return kind_ == Kind::kFloat ? std::bit_cast<double>(static_cast<int64_t>(int_)) : static_cast<double>(int_);
+  return kind_ == Kind::kFloat ? std::bit_cast<double>(static_cast<int64_t>(int_))
+                               : static_cast<double>(int_);
 }
 
-const std::vector<Value>& Value::items() const {
-  return static_cast<const ListObject&>(*object_).items;
-}
-const DictObject& Value::dict() const {
-  return static_cast<const DictObject&>(*object_);
-}
-const RangeObject& Value::range() const {
-  return static_cast<const RangeObject&>(*object_);
-}
-GeneratorObject& Value::generator() const {
-  return static_cast<GeneratorObject&>(*object_);
-}
+const std::vector<Value>& Value::items() const { return static_cast<const ListObject&>(*object_).items; }
+const DictObject& Value::dict() const { return static_cast<const DictObject&>(*object_); }
+const RangeObject& Value::range() const { return static_cast<const RangeObject&>(*object_); }
+GeneratorObject& Value::generator() const { return static_cast<GeneratorObject&>(*object_); }
 NativeObject& Value::native() const { return static_cast<NativeObject&>(*object_); }
 
 const Object* Value::identity() const { return object_.get(); }
@@ -147,9 +147,7 @@ int Value::depth() const {
   return object == nullptr ? 1 : object->depth;
 }
 
-std::string Value::undefined_message() const {
-  return static_cast<const UndefinedObject&>(*object_).message;
-}
+std::string Value::undefined_message() const { return static_cast<const UndefinedObject&>(*object_).message; }
 
 const Value* DictObject::find(std::string_view key) const {
   if (!index.empty()) {
@@ -164,7 +162,8 @@ const Value* DictObject::find(std::string_view key) const {
 
 const Value* DictObject::find(const Value& key) const {
   if (key.is_string()) return find(std::string_view(key.bytes()));
-  if (key.kind() == Kind::kList || key.kind() == Kind::kDict) throw Fault("unhashable type: '" + type_name(key) + "'");
+  if (key.kind() == Kind::kList || key.kind() == Kind::kDict)
+    throw Fault("unhashable type: '" + type_name(key) + "'");
   for (const auto& [name, value] : entries) {
     if (!name.is_string() && equal(name, key)) return &value;
   }
@@ -193,7 +192,9 @@ void GeneratorObject::force() {
 }
 
 std::optional<Value> NativeObject::attribute(Runtime&, std::string_view) { return std::nullopt; }
-Value NativeObject::call(Runtime&, const CallArgs&) { throw Fault("'" + type_name() + "' object is not callable"); }
+Value NativeObject::call(Runtime&, const CallArgs&) {
+  throw Fault("'" + type_name() + "' object is not callable");
+}
 
 Value make_function(std::string name, Function::Body body, int depth) {
   return Value::object(Kind::kNative, std::make_shared<Function>(std::move(name), std::move(body), depth));
@@ -204,18 +205,27 @@ Value from_json(const Json& json, bool own) { return json_value(json, own, 1); }
 bool truth(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return false;
+    case Kind::kNone:
+      return false;
     case Kind::kBool:
-    case Kind::kInt: return value.as_int() != 0;
-    case Kind::kFloat: return value.as_double() != 0;
-    case Kind::kString: return !value.bytes().empty();
+    case Kind::kInt:
+      return value.as_int() != 0;
+    case Kind::kFloat:
+      return value.as_double() != 0;
+    case Kind::kString:
+      return !value.bytes().empty();
     case Kind::kList:
     case Kind::kTuple:
-    case Kind::kView: return !value.items().empty();
-    case Kind::kDict: return !value.dict().entries.empty();
-    case Kind::kRange: return value.range().size != 0;
-    case Kind::kGenerator: return true;
-    case Kind::kNative: return value.native().length().value_or(1) != 0;
+    case Kind::kView:
+      return !value.items().empty();
+    case Kind::kDict:
+      return !value.dict().entries.empty();
+    case Kind::kRange:
+      return value.range().size != 0;
+    case Kind::kGenerator:
+      return true;
+    case Kind::kNative:
+      return value.native().length().value_or(1) != 0;
   }
   return false;
 }
@@ -230,8 +240,10 @@ bool equal(const Value& a, const Value& b) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return true;
-    case Kind::kString: return a.bytes() == b.bytes();
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return a.bytes() == b.bytes();
     case Kind::kList:
     case Kind::kTuple: {
       const auto &x = a.items(), &y = b.items();
@@ -254,19 +266,26 @@ bool equal(const Value& a, const Value& b) {
       if (x.size != y.size) return false;
       return x.size == 0 || (x.start == y.start && (x.size == 1 || x.step == y.step));
     }
-    default: return a.identity() == b.identity();
+    default:
+      return a.identity() == b.identity();
   }
 }
 
 bool same_object(const Value& a, const Value& b) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
-    case Kind::kNone: return true;
-    case Kind::kBool: return a.as_bool() == b.as_bool();
-    case Kind::kInt: return a.as_int() == b.as_int() && a.as_int() >= -5 && a.as_int() <= 256;
-    case Kind::kFloat: return false;
-    case Kind::kString: return a.text_ptr() == b.text_ptr();
-    default: return a.identity() == b.identity();
+    case Kind::kNone:
+      return true;
+    case Kind::kBool:
+      return a.as_bool() == b.as_bool();
+    case Kind::kInt:
+      return a.as_int() == b.as_int() && a.as_int() >= -5 && a.as_int() <= 256;
+    case Kind::kFloat:
+      return false;
+    case Kind::kString:
+      return a.text_ptr() == b.text_ptr();
+    default:
+      return a.identity() == b.identity();
   }
 }
 
@@ -297,37 +316,53 @@ bool less(const Value& a, const Value& b, const char* symbol) {
     return order < 0 || (or_equal && order == 0);
   }
   if (low.is_sequence() && low.kind() == high.kind()) {
-    return less_sequence(low.items(), high.items(), [&](size_t x, size_t y) { return x < y || (or_equal && x == y); });
+    return less_sequence(low.items(), high.items(),
+                         [&](size_t x, size_t y) { return x < y || (or_equal && x == y); });
   }
-  throw Fault("'" + std::string(symbol) + "' not supported between instances of '" + type_name(a) + "' and '" +
-              type_name(b) + "'");
+  throw Fault("'" + std::string(symbol) + "' not supported between instances of '" + type_name(a) +
+              "' and '" + type_name(b) + "'");
 }
 
 std::string type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kString: return value.text().markup ? "Markup" : "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kDict: return "dict";
-    case Kind::kRange: return "range";
-    case Kind::kView: return static_cast<const ListObject*>(value.identity())->type_name;
-    case Kind::kGenerator: return "generator";
-    case Kind::kNative: return value.native().type_name();
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return value.text().markup ? "Markup" : "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kRange:
+      return "range";
+    case Kind::kView:
+      return static_cast<const ListObject*>(value.identity())->type_name;
+    case Kind::kGenerator:
+      return "generator";
+    case Kind::kNative:
+      return value.native().type_name();
   }
   return "object";
 }
 
 std::vector<Value> iterate(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return {};
+    case Kind::kUndefined:
+      return {};
     case Kind::kList:
     case Kind::kTuple:
-    case Kind::kView: return value.items();
+    case Kind::kView:
+      return value.items();
     case Kind::kDict: {
       std::vector<Value> keys;
       keys.reserve(value.dict().entries.size());
@@ -349,7 +384,8 @@ std::vector<Value> iterate(const Value& value) {
       std::vector<Value> numbers;
       const RangeObject& range = value.range();
       numbers.reserve(static_cast<size_t>(range.size));
-      for (int64_t i = 0; i < range.size; ++i) numbers.push_back(Value::integer(range.start + range.step * i));
+      for (int64_t i = 0; i < range.size; ++i)
+        numbers.push_back(Value::integer(range.start + range.step * i));
       return numbers;
     }
     case Kind::kGenerator: {
@@ -360,7 +396,8 @@ std::vector<Value> iterate(const Value& value) {
       generator.next = generator.items.size();
       return rest;
     }
-    default: throw Fault("'" + type_name(value) + "' object is not iterable");
+    default:
+      throw Fault("'" + type_name(value) + "' object is not iterable");
   }
 }
 
@@ -369,23 +406,33 @@ bool is_iterable(const Value& value) {
     case Kind::kNone:
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kFloat: return false;
-    case Kind::kNative: return value.native().type_name() == "LoopContext";
-    default: return true;
+    case Kind::kFloat:
+      return false;
+    case Kind::kNative:
+      return value.native().type_name() == "LoopContext";
+    default:
+      return true;
   }
 }
 
 std::optional<int64_t> length_of(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return 0;
-    case Kind::kString: return count_chars(value.bytes());
+    case Kind::kUndefined:
+      return 0;
+    case Kind::kString:
+      return count_chars(value.bytes());
     case Kind::kList:
     case Kind::kTuple:
-    case Kind::kView: return static_cast<int64_t>(value.items().size());
-    case Kind::kDict: return static_cast<int64_t>(value.dict().entries.size());
-    case Kind::kRange: return value.range().size;
-    case Kind::kNative: return value.native().length();
-    default: return std::nullopt;
+    case Kind::kView:
+      return static_cast<int64_t>(value.items().size());
+    case Kind::kDict:
+      return static_cast<int64_t>(value.dict().entries.size());
+    case Kind::kRange:
+      return value.range().size;
+    case Kind::kNative:
+      return value.native().length();
+    default:
+      return std::nullopt;
   }
 }
 

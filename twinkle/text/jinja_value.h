@@ -1,6 +1,6 @@
-// Values of the template engine with Python's semantics: truth, equality, order, str() and repr(). Containers never
-// change once made (as in Jinja's immutable sandbox); only namespaces, loops and generators have state. A value
-// lives within one rendering, so nothing here is locked.
+// Values of the template engine with Python's semantics: truth, equality, order, str() and repr(). Containers
+// never change once made (as in Jinja's immutable sandbox); only namespaces, loops and generators have state.
+// A value lives within one rendering, so nothing here is locked.
 #pragma once
 
 #include <functional>
@@ -26,12 +26,24 @@ class Value;
 class Fault : public std::runtime_error {
  public:
   explicit Fault(const std::string& message) : std::runtime_error(message) {}
-  int64_t offset = -1;   // in the source; -1: not known yet
-  bool verbatim = false; // raise_exception: the message is the template's own
+  int64_t offset = -1;    // in the source; -1: not known yet
+  bool verbatim = false;  // raise_exception: the message is the template's own
 };
 
 enum class Kind : uint8_t {
-  kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kTuple, kDict, kRange, kView, kGenerator, kNative
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kRange,
+  kView,
+  kGenerator,
+  kNative
 };
 
 /// Nesting deeper than this is refused, so that no walk over a value can exhaust the stack.
@@ -73,12 +85,12 @@ class Value {
   bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
 
   bool as_bool() const { return int_ != 0; }
-  Int as_int() const { return int_; }      // kInt, kBool
-  double as_double() const;                // any number
+  Int as_int() const { return int_; }  // kInt, kBool
+  double as_double() const;            // any number
   const Text& text() const { return *text_; }
   const TextPtr& text_ptr() const { return text_; }
   const std::string& bytes() const { return text().bytes; }
-  const std::vector<Value>& items() const; // kList, kTuple, kView
+  const std::vector<Value>& items() const;  // kList, kTuple, kView
   const DictObject& dict() const;
   const RangeObject& range() const;
   GeneratorObject& generator() const;
@@ -97,7 +109,7 @@ class Value {
 
 struct ListObject : Object {
   std::vector<Value> items;
-  std::string type_name;  // of a view: "dict_items" ...
+  std::string type_name;            // of a view: "dict_items" ...
   std::vector<std::string> fields;  // names of a named tuple
 };
 
