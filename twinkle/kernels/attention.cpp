@@ -20,7 +20,8 @@ using cpu::write;
 
 struct ForwardTask {
   const AttentionSequence* sequence;
-  int64_t group, begin, end;  // query rows of the sequence
+  int64_t group, groups;
+  int64_t begin, end;  // query rows of the sequence
 };
 
 // Pairs of a query at a position below n and a key it sees.
@@ -62,14 +63,18 @@ void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tenso
   const int64_t tile_rows = D <= 64 ? cpu::kAttentionTileRows : cpu::kAttentionTileRows / 2;
   const int64_t step = std::max<int64_t>(1, tile_rows / R);
 
-  // Tiles of one (sequence, group) follow each other, since they share its keys and values in the caches.
+  // Tiles of one (sequence, group) follow each other, since they share its keys and values in the caches. A
+  // few rows (decoding) take all groups together where there are sequences for every thread: a cache is read
+  // once.
   std::vector<ForwardTask> tasks;
+  const bool many = static_cast<int64_t>(sequences.size()) >= num_threads();
   for (const size_t index : longest_first(sequences)) {
     const AttentionSequence& s = sequences[index];
-    const int64_t tiles = (s.q_len + step - 1) / step;
-    for (int64_t g = 0; g < G; ++g) {
-      for (int64_t i = tiles - 1; i >= 0; --i)
-        tasks.push_back({&s, g, i * step, std::min(s.q_len, (i + 1) * step)});
+    const int64_t tiles = (s.q_len + step - 1) / step, groups = many && s.q_len * H <= tile_rows ? G : 1;
+    for (int64_t g = 0; g < G; g += groups) {
+      for (int64_t i = tiles - 1; i >= 0; --i) {
+        tasks.push_back({&s, g, groups, i * step, std::min(s.q_len, (i + 1) * step)});
+      }
     }
   }
   parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t task_begin, int64_t task_end) {
@@ -80,6 +85,7 @@ void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tenso
       const cpu::AttentionTile tile = {.q = q + (row * H + task.group * R) * D,
                                        .q_stride = H * D,
                                        .positions = task.end - task.begin,
+                                       .groups = task.groups,
                                        .heads = R,
                                        .head_dim = D,
                                        .first = s.kv_len - s.q_len + task.begin,
@@ -93,7 +99,8 @@ void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tenso
                                        .o = o + (row * H + task.group * R) * D,
                                        .lse = lse + row * H + task.group * R,
                                        .lse_stride = H};
-      row_kernels().attention(tile, thread_scratch(row_kernels().attention_scratch(tile.positions * R, D)));
+      row_kernels().attention(
+          tile, thread_scratch(row_kernels().attention_scratch(tile.groups, tile.positions * R, D)));
     }
   });
 }

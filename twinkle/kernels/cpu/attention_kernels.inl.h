@@ -100,6 +100,10 @@ inline void product(int rows, int units, const float* a, int64_t a_chunk, const 
 
 // ---------------------------------------------------------------- packing
 
+inline void fill_zero(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) store(x + i, zero());
+}
+
 // A row of head_dim floats, times scale, into row r of a chunked matrix of `rows` rows.
 inline void pack_row(const float* src, int64_t head_dim, float scale, int64_t rows, int64_t r, float* out) {
   const F16 factor = set1(scale);
@@ -138,7 +142,7 @@ struct Seen {
 inline Seen seen_keys(int64_t position, int64_t base, int64_t window) {
   const int64_t hi = min_of(kBlock, position + 1 - base);
   const int64_t lo = window > 0 ? max_of(0, position + 1 - window - base) : 0;
-  return {lo, max_of(0, hi)};
+  return {min_of(lo, kBlock), max_of(0, hi)};
 }
 
 /// Lanes of vector u of a block's scores that lie in [seen.lo, seen.hi).
@@ -151,9 +155,29 @@ inline Mask16 lanes_of(Seen seen, int64_t u) {
 
 // ---------------------------------------------------------------- forward
 
-int64_t attention_scratch(int64_t rows, int64_t head_dim) {
+// What a tile works on. q and o are chunked, with the rows of one group after those of another.
+struct ForwardScratch {
+  int64_t rows, chunks;
+  float *q, *o;                       // [groups][chunks][M][64]: scaled; not yet divided
+  float *k_block, *v_block, *scores;  // [groups * D][64], [groups][chunks][64][64], [6][64]
+  float *row_max, *row_sum;           // [groups][M]
+
+  ForwardScratch(float* scratch, int64_t groups, int64_t M, int64_t head_dim)
+      : rows(M), chunks(num_chunks(head_dim)) {
+    q = scratch;
+    o = q + groups * chunks * rows * kBlock;
+    k_block = o + groups * chunks * rows * kBlock;
+    v_block = k_block + groups * head_dim * kBlock;
+    scores = v_block + groups * chunks * kBlock * kBlock;
+    row_max = scores + kTileRows * kBlock;
+    row_sum = row_max + groups * rows;
+  }
+};
+
+int64_t attention_scratch(int64_t groups, int64_t rows, int64_t head_dim) {
   const int64_t chunks = num_chunks(head_dim);
-  return 2 * chunks * rows * kBlock + 2 * rows + 2 * chunks * kBlock * kBlock + kTileRows * kBlock;
+  return groups * (2 * chunks * rows * kBlock + 2 * rows + (head_dim + chunks * kBlock) * kBlock) +
+         kTileRows * kBlock;
 }
 
 // One block's step of the online softmax for rows that each see a key of it: scores become exp(score - max)
@@ -208,11 +232,15 @@ inline void softmax_step(int rows, int units, const Seen* seen, float* scores, f
   }
 }
 
-// Asks for the keys and values of block j ahead of time; rows of one head are apart, which hides them from the
-// processor's own prefetch.
+// Row of the key/value tensors that holds the first position of block j.
+inline int64_t block_row(const AttentionTile& t, int64_t j) {
+  return t.blocks ? t.blocks[j] * kBlock : t.kv_begin + j * kBlock;
+}
+
+// Asks for the keys and values of block j ahead of time; rows of one head are apart, which hides them from
+// the processor's own prefetch.
 inline void prefetch_block(const AttentionTile& t, int64_t j, int64_t last) {
-  const int64_t base = j * kBlock, keys = min_of(kBlock, last + 1 - base);
-  const int64_t row = t.blocks ? t.blocks[j] * kBlock : t.kv_begin + base;
+  const int64_t keys = min_of(kBlock, last + 1 - j * kBlock), row = block_row(t, j);
   for (int64_t r = 0; r < keys; ++r) {
     const int64_t at = (row + r) * t.kv_stride;
     for (int64_t d = 0; d < t.head_dim; d += kLanes) {
@@ -222,92 +250,124 @@ inline void prefetch_block(const AttentionTile& t, int64_t j, int64_t last) {
   }
 }
 
-void attention(const AttentionTile& t, float* scratch) {
-  const int64_t D = t.head_dim, R = t.heads, M = t.positions * R, chunks = num_chunks(D);
-  float* q = scratch;                                   // [chunks][M][64], scaled
-  float* o = q + chunks * M * kBlock;                   // [chunks][M][64], not yet divided
-  float* k_block = o + chunks * M * kBlock;             // [D][64]
-  float* v_block = k_block + chunks * kBlock * kBlock;  // [chunks][64][64]
-  float* scores = v_block + chunks * kBlock * kBlock;   // [6][64]
-  float* row_max = scores + kTileRows * kBlock;         // [M]
-  float* row_sum = row_max + M;                         // [M]
+// Reads one float of every cache line of a range, in order, so that the processor streams it in; packing
+// alone walks many rows at once, at half the speed of memory.
+inline void touch(const float* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) (void)*static_cast<const volatile float*>(from + i);
+}
 
-  for (int64_t r = 0; r < M; ++r) {
-    pack_row(t.q + r / R * t.q_stride + r % R * D, D, t.scale, M, r, q);
-    row_max[r] = -__builtin_inff();
-    row_sum[r] = 0.0f;
+// Packs block j for all groups.
+inline void pack_block(const AttentionTile& t, const ForwardScratch& s, int64_t j, int64_t last) {
+  const int64_t D = t.head_dim, keys = min_of(kBlock, last + 1 - j * kBlock);
+  const int64_t at = block_row(t, j) * t.kv_stride;
+  if (t.groups > 1) {
+    const int64_t n = (keys - 1) * t.kv_stride + t.groups * D;
+    touch(t.k + at, n), touch(t.v + at, n);
   }
-  for (int64_t i = 0; i < chunks * M * kBlock; i += kLanes) store(o + i, zero());
-
-  const int64_t last = t.first + t.positions - 1;
-  const int64_t begin = t.window > 0 ? max_of(0, t.first + 1 - t.window) / kBlock : 0;
-  for (int64_t j = begin; j <= last / kBlock; ++j) {
-    const int64_t base = j * kBlock, keys = min_of(kBlock, last + 1 - base);
-    const int64_t row = t.blocks ? t.blocks[j] * kBlock : t.kv_begin + base;
-    if (j < last / kBlock) prefetch_block(t, j + 1, last);
-    pack_transposed(t.k + row * t.kv_stride, t.kv_stride, keys, D, k_block);
-    pack_rows(t.v + row * t.kv_stride, t.kv_stride, keys, D, v_block);
-    for (int64_t r0 = 0; r0 < M; r0 += kTileRows) {
-      const int rows = static_cast<int>(min_of(kTileRows, M - r0));
-      Seen seen[kTileRows];
-      int64_t lo_max = 0, lo_min = kBlock, hi_min = kBlock, hi_max = 0;
-      for (int m = 0; m < rows; ++m) {
-        seen[m] = seen_keys(t.first + (r0 + m) / R, base, t.window);
-        lo_min = min_of(lo_min, seen[m].lo), lo_max = max_of(lo_max, seen[m].lo);
-        hi_min = min_of(hi_min, seen[m].hi), hi_max = max_of(hi_max, seen[m].hi);
-      }
-      if (lo_min >= hi_max) continue;
-      const int units = static_cast<int>((hi_max + kLanes - 1) / kLanes);
-      product(rows, units, q + r0 * kBlock, M * kBlock, k_block, D, scores, nullptr);
-      float alpha[kTileRows];
-      for (int m = 0; m < rows;) {
-        int n = 0;  // a row that sees no key of this block keeps its state
-        while (m + n < rows && seen[m + n].lo < seen[m + n].hi) ++n;
-        if (n > 0) {
-          softmax_step(n, units, seen + m, scores + m * kBlock, row_max + r0 + m, row_sum + r0 + m,
-                       alpha + m);
-        } else {
-          alpha[m] = 1.0f, n = 1;
-        }
-        m += n;
-      }
-      // Keys that all rows of the tile see go through the tile; a row's keys before and after go alone, so
-      // that a key it must not see never meets its sums, whatever that key holds.
-      const bool shared = lo_max < hi_min;
-      for (int64_t c = 0; c < chunks; ++c) {
-        const float* v = v_block + c * kBlock * kBlock;
-        float* out = o + c * M * kBlock + r0 * kBlock;
-        const int width = chunk_units(D, c);
-        const float* scale = alpha;
-        if (!shared || lo_min < lo_max) {
-          for (int m = 0; m < rows; ++m) {
-            const int64_t lo = seen[m].lo, end = shared ? lo_max : seen[m].hi;
-            product(1, width, scores + m * kBlock + lo, 0, v + lo * kBlock, max_of(0, end - lo),
-                    out + m * kBlock, alpha + m);
-          }
-          scale = kOnes;
-        }
-        if (!shared) continue;
-        product(rows, width, scores + lo_max, 0, v + lo_max * kBlock, hi_min - lo_max, out, scale);
-        if (hi_min == hi_max) continue;
-        for (int m = 0; m < rows; ++m) {
-          const int64_t rest = seen[m].hi - hi_min;
-          if (rest == 0) continue;
-          product(1, width, scores + m * kBlock + hi_min, 0, v + hi_min * kBlock, rest, out + m * kBlock,
-                  kOnes);
-        }
-      }
+  pack_transposed(t.k + at, t.kv_stride, keys, t.groups * D, s.k_block);
+  for (int64_t r = 0; r < keys; ++r) {
+    for (int64_t g = 0; g < t.groups; ++g) {
+      pack_row(t.v + at + r * t.kv_stride + g * D, D, 1.0f, kBlock, r,
+               s.v_block + g * s.chunks * kBlock * kBlock);
     }
   }
+}
 
-  for (int64_t r = 0; r < M; ++r) {
-    const int64_t position = r / R, head = r % R;
-    t.lse[position * t.lse_stride + head] =
-        row_max[r] + static_cast<float>(log(static_cast<double>(row_sum[r])));
-    const F16 denominator = set1(row_sum[r]);
+// o = alpha * o + P V for a register tile of rows. Keys that all its rows see go through the tile; a row's
+// keys before and after go alone, so that a key it must not see never meets its sums, whatever that key
+// holds.
+inline void add_values(int rows, int units, const Seen* seen, const float* p, const float* alpha,
+                       const float* v, float* o) {
+  int64_t lo_max = 0, lo_min = kBlock, hi_min = kBlock, hi_max = 0;
+  for (int m = 0; m < rows; ++m) {
+    lo_min = min_of(lo_min, seen[m].lo), lo_max = max_of(lo_max, seen[m].lo);
+    hi_min = min_of(hi_min, seen[m].hi), hi_max = max_of(hi_max, seen[m].hi);
+  }
+  const bool shared = lo_max < hi_min;
+  if (!shared || lo_min < lo_max) {
+    for (int m = 0; m < rows; ++m) {
+      const int64_t lo = seen[m].lo, keys = max_of(0, (shared ? lo_max : seen[m].hi) - lo);
+      product(1, units, p + m * kBlock + lo, 0, v + lo * kBlock, keys, o + m * kBlock, alpha + m);
+    }
+    alpha = kOnes;
+  }
+  if (!shared) return;
+  product(rows, units, p + lo_max, 0, v + lo_max * kBlock, hi_min - lo_max, o, alpha);
+  for (int m = 0; m < rows && hi_min < hi_max; ++m) {
+    const int64_t rest = seen[m].hi - hi_min;
+    if (rest > 0)
+      product(1, units, p + m * kBlock + hi_min, 0, v + hi_min * kBlock, rest, o + m * kBlock, kOnes);
+  }
+}
+
+// Takes the packed block j into the softmax and the sums of every row of group g that sees a key of it.
+inline void visit_block(const AttentionTile& t, const ForwardScratch& s, int64_t g, int64_t j) {
+  const int64_t D = t.head_dim, M = s.rows, base = j * kBlock, chunk = M * kBlock;
+  float *q = s.q + g * s.chunks * chunk, *o = s.o + g * s.chunks * chunk;
+  const float *k_block = s.k_block + g * D * kBlock, *v_block = s.v_block + g * s.chunks * kBlock * kBlock;
+  for (int64_t r0 = 0; r0 < M; r0 += kTileRows) {
+    const int rows = static_cast<int>(min_of(kTileRows, M - r0));
+    Seen seen[kTileRows];
+    int64_t most = 0;
+    bool any = false;
+    for (int m = 0; m < rows; ++m) {
+      seen[m] = seen_keys(t.first + (r0 + m) / t.heads, base, t.window);
+      most = max_of(most, seen[m].hi);
+      any |= seen[m].lo < seen[m].hi;
+    }
+    if (!any) continue;
+    const int units = static_cast<int>((most + kLanes - 1) / kLanes);
+    product(rows, units, q + r0 * kBlock, chunk, k_block, D, s.scores, nullptr);
+    float alpha[kTileRows];
+    for (int m = 0; m < rows;) {
+      int n = 0;  // a row that sees no key of this block keeps its state
+      while (m + n < rows && seen[m + n].lo < seen[m + n].hi) ++n;
+      if (n > 0) {
+        const int64_t state = g * M + r0 + m;
+        softmax_step(n, units, seen + m, s.scores + m * kBlock, s.row_max + state, s.row_sum + state,
+                     alpha + m);
+      } else {
+        alpha[m] = 1.0f, n = 1;
+      }
+      m += n;
+    }
+    for (int64_t c = 0; c < s.chunks; ++c) {
+      add_values(rows, chunk_units(D, c), seen, s.scores, alpha, v_block + c * kBlock * kBlock,
+                 o + c * chunk + r0 * kBlock);
+    }
+  }
+}
+
+void attention(const AttentionTile& t, float* scratch) {
+  const int64_t D = t.head_dim, R = t.heads, M = t.positions * R;
+  const ForwardScratch s(scratch, t.groups, M, D);
+  const int64_t group_size = s.chunks * M * kBlock;
+  for (int64_t g = 0; g < t.groups; ++g) {
+    for (int64_t r = 0; r < M; ++r) {
+      pack_row(t.q + r / R * t.q_stride + (g * R + r % R) * D, D, t.scale, M, r, s.q + g * group_size);
+      s.row_max[g * M + r] = -__builtin_inff();
+      s.row_sum[g * M + r] = 0.0f;
+    }
+  }
+  fill_zero(s.o, t.groups * group_size);
+
+  const int64_t last = t.first + t.positions - 1, last_block = last / kBlock;
+  const int64_t begin = t.window > 0 ? max_of(0, t.first + 1 - t.window) / kBlock : 0;
+  for (int64_t j = begin; j <= last_block; ++j) {
+    if (t.groups == 1 && j < last_block) prefetch_block(t, j + 1, last);
+    pack_block(t, s, j, last);
+    for (int64_t g = 0; g < t.groups; ++g) visit_block(t, s, g, j);
+  }
+
+  for (int64_t i = 0; i < t.groups * M; ++i) {
+    const int64_t g = i / M, r = i % M, position = r / R, head = g * R + r % R;
+    const float total = static_cast<float>(log(static_cast<double>(s.row_sum[i])));
+    t.lse[position * t.lse_stride + head] = s.row_max[i] + total;
+    const F16 denominator = set1(s.row_sum[i]);
     float* out = t.o + position * t.q_stride + head * D;
     for (int64_t d = 0; d < D; d += kLanes) {
-      const F16 x = load(o + d / kBlock * M * kBlock + r * kBlock + d % kBlock) / denominator;
+      const F16 x =
+          load(s.o + g * group_size + d / kBlock * M * kBlock + r * kBlock + d % kBlock) / denominator;
       D - d >= kLanes ? store(out + d, x) : store_n(out + d, x, D - d);
     }
   }
@@ -355,10 +415,6 @@ struct GradScratch {
 int64_t attention_grad_scratch(int64_t heads, int64_t head_dim) {
   const int64_t chunks = num_chunks(head_dim), rows = attention_grad_positions(heads) * heads;
   return 3 * chunks * rows * kBlock + 2 * rows * kBlock + 5 * chunks * kBlock * kBlock + 2 * rows;
-}
-
-inline void fill_zero(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; i += kLanes) store(x + i, zero());
 }
 
 // Query positions [first, first + positions) of the sequence.

@@ -7,14 +7,14 @@
 
 namespace twinkle::cpu {
 
-/// Queries of one sequence at n neighbouring positions, for the R = H/G heads of one key/value group. The
-/// tile has n * R rows, position-major.
+/// Queries of one sequence at neighbouring positions, for some key/value groups of R = H/G heads each. A
+/// group has positions * R rows, position-major.
 struct AttentionTile {
-  const float* q;    // the first position's first head of the group
+  const float* q;    // the first position's first head of the first group
   int64_t q_stride;  // H * D
-  int64_t positions, heads, head_dim;
+  int64_t positions, groups, heads, head_dim;
   int64_t first;   // position of the first query in its sequence
-  const float* k;  // the group's head of key row 0
+  const float* k;  // the first group's head of key row 0
   const float* v;
   int64_t kv_stride;      // G * D
   int64_t kv_begin;       // row of position 0 when blocks is null
@@ -22,7 +22,7 @@ struct AttentionTile {
   float scale;
   int64_t window;      // 0: none
   float* o;            // laid out as q
-  float* lse;          // [positions, H] at the group's first head
+  float* lse;          // [positions, H] at the first group's first head
   int64_t lse_stride;  // H
 };
 
@@ -69,8 +69,8 @@ struct RowKernels {
   void (*adam)(const float* g, int64_t n, const AdamConstants& c, float* p, float* m, float* v);
   double (*sum_of_squares)(const float* x, int64_t n);
 
-  /// Floats of scratch for a tile of `rows` rows.
-  int64_t (*attention_scratch)(int64_t rows, int64_t head_dim);
+  /// Floats of scratch for a tile of `rows` rows in each of `groups` groups.
+  int64_t (*attention_scratch)(int64_t groups, int64_t rows, int64_t head_dim);
   void (*attention)(const AttentionTile& tile, float* scratch);
   /// delta[t, h] = do . o for `rows` rows of head_dim.
   void (*attention_delta)(const float* dout, const float* o, int64_t rows, int64_t head_dim, float* delta);
