@@ -196,6 +196,39 @@ TEST(Attention, PrefillChunksDecodingAndPagesGiveTheSameBits) {
   }
 }
 
+TEST(Attention, DecodingABatchFromOneCacheGivesTheBitsOfTraining) {
+  const Shape shape = {9, 3, 64, 0};
+  const std::vector<int64_t> lengths = {1, 64, 65, 130, 200};
+  const Inputs x = inputs(sum(lengths), shape, 600);
+  const auto sequences = packed(lengths);
+  const Tensors whole = forward(x, sequences, 0);
+  // Blocks of all sequences lie mixed in one cache; the batch has the last query of each.
+  const int64_t capacity = 16;
+  Inputs step = {at::empty({5, 9, 64}), at::full({capacity * 64, 3, 64}, std::nanf("")), {}, {}};
+  step.v = step.k.clone();
+  std::vector<std::vector<int32_t>> tables(lengths.size());
+  std::vector<AttentionSequence> batch;
+  int32_t next = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t begin = sequences[i].q_begin, n = lengths[i];
+    for (int64_t p = 0; p < n; p += 64) {
+      const int32_t block = next++ * 7 % static_cast<int32_t>(capacity);
+      const int64_t rows = std::min<int64_t>(64, n - p);
+      tables[i].push_back(block);
+      step.k.slice(0, block * 64, block * 64 + rows).copy_(x.k.slice(0, begin + p, begin + p + rows));
+      step.v.slice(0, block * 64, block * 64 + rows).copy_(x.v.slice(0, begin + p, begin + p + rows));
+    }
+    step.q[static_cast<int64_t>(i)].copy_(x.q[begin + n - 1]);
+    batch.push_back({static_cast<int64_t>(i), 1, 0, n, tables[i]});
+  }
+  const Tensors got = same_everywhere([&] { return forward(step, batch, 0); }, "decode");
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t last = sequences[i].q_begin + lengths[i] - 1, row = static_cast<int64_t>(i);
+    EXPECT_TRUE(same_bits(got[0][row], whole[0][last])) << i;
+    EXPECT_TRUE(same_bits(got[1][row], whole[1][last])) << i;
+  }
+}
+
 TEST(Attention, KeysThatAreNotSeenDoNotCount) {
   for (const Shape& shape : {Shape{9, 3, 64, 0}, Shape{3, 1, 48, 20}}) {
     const int64_t T = 150;

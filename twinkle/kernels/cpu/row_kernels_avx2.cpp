@@ -1,5 +1,6 @@
 // The row, attention, embedding and optimizer kernels for AVX2 with FMA and F16C. Compiled with those flags;
 // nothing here runs before the processor was seen to have them.
+#include "twinkle/kernels/cpu/attention_grad_kernels.inl.h"
 #include "twinkle/kernels/cpu/attention_kernels.inl.h"
 #include "twinkle/kernels/cpu/row_kernels.h"
 #include "twinkle/kernels/cpu/row_kernels.inl.h"
