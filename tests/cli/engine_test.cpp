@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <sstream>
 
 #include "tests/cli/run_program.h"
+#include "twinkle/cli/command.h"
 #include "twinkle/core/json.h"
 
 namespace twinkle {
@@ -17,6 +19,16 @@ TEST(Engine, ListsComponentsOfEveryRoom) {
     names.insert(component.at("kind").get<std::string>() + "/" + component.at("name").get<std::string>());
   for (const char* want : {"preprocessor/SelfCognitionProcessor", "loss/CrossEntropyLoss", "optimizer/AdamW"})
     EXPECT_TRUE(names.contains(want)) << want;
+}
+
+TEST(Engine, EveryCommandIsRunByOneOfTheTwo) {
+  std::set<std::string> run, declared;
+  for (const char* program : {"twinkle", "twinkle-engine"}) {
+    std::istringstream names(test::run_program(program, {"--commands"}).out);
+    for (std::string name; std::getline(names, name);) run.insert(name);
+  }
+  for (const auto* spec : cli::commands()) declared.insert(spec->name);
+  EXPECT_EQ(run, declared);
 }
 
 TEST(Engine, MistakesHaveTheSameFace) {

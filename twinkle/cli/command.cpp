@@ -70,6 +70,10 @@ int run(const std::vector<std::string>& words, char** argv, bool is_engine) {
     write_out("twinkle " + version() + "\n");
     return 0;
   }
+  if (words[0] == "--commands") {  // for tests and shells: what this program runs itself
+    for (const auto& name : runnable_commands()) write_out(name + "\n");
+    return 0;
+  }
   if (words[0] == "help") {
     write_out(words.size() == 1 ? overview() : command_help(command(words[1])));
     return 0;
