@@ -45,6 +45,20 @@ TEST(Arena, GrowsPastAChunkAndComesBack) {
   EXPECT_EQ(arena.reserved_bytes(), 0);
 }
 
+TEST(Arena, ReservedRoomIsOnePiece) {
+  Arena arena;
+  arena.take({16});
+  EXPECT_THROW(arena.reserve(1 << 24), Error);
+  arena.release({});
+  arena.reserve(1 << 24);
+  EXPECT_EQ(arena.reserved_bytes(), 1 << 24);
+  for (int i = 0; i < 16; ++i) arena.take({1 << 18});
+  EXPECT_EQ(arena.reserved_bytes(), 1 << 24);
+  arena.release({});
+  arena.reserve(1 << 20);  // there is more already
+  EXPECT_EQ(arena.reserved_bytes(), 1 << 24);
+}
+
 TEST(Arena, EmptyTensorsAreFine) {
   Arena arena;
   EXPECT_EQ(arena.take({0, 7}).numel(), 0);

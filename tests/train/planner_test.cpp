@@ -69,6 +69,9 @@ TEST(Planner, ActivationsAreWhatTheArenaHolds) {
     }
     const auto measured = static_cast<double>(model.model().arena().peak_bytes());
     const auto planned = static_cast<double>(plan_memory(in).arena_bytes);
+    EXPECT_GE(planned, measured);
+    in.scored = in.tokens;
+    EXPECT_EQ(model.model().arena().reserved_bytes(), plan_memory(in).arena_bytes);  // one piece, and it was enough
     EXPECT_NEAR(planned / measured, 1.0, 0.01)
         << shape.architecture << " full " << shape.full << " recompute " << shape.recompute << " dropout " << shape.dropout;
   }
@@ -100,15 +103,15 @@ TEST(Planner, CountsWhatIsTrained) {
 TEST(Planner, RefusesWhatDoesNotFitBeforeAllocating) {
   const ModelConfig config = config_of("LlamaForCausalLM", 24);
   TransformersModel model(CausalLM::build(config, *random_weights(config, 1)), "");
-  EXPECT_FALSE(choose_recompute(model.model(), model.group(), 2048, Recompute::kAuto));
-  EXPECT_TRUE(choose_recompute(model.model(), model.group(), 2048, Recompute::kAlways));
+  EXPECT_FALSE(plan_passes(model.model(), model.group(), 2048, Recompute::kAuto).recompute);
+  EXPECT_TRUE(plan_passes(model.model(), model.group(), 2048, Recompute::kAlways).recompute);
   // Between what fits with and without recomputation: found by asking for more and more.
   int64_t tokens = 2048;
-  while (!choose_recompute(model.model(), model.group(), tokens, Recompute::kAuto)) tokens *= 2;
-  EXPECT_EQ(message_of([&] { choose_recompute(model.model(), model.group(), tokens, Recompute::kNever); })
+  while (!plan_passes(model.model(), model.group(), tokens, Recompute::kAuto).recompute) tokens *= 2;
+  EXPECT_EQ(message_of([&] { plan_passes(model.model(), model.group(), tokens, Recompute::kNever); })
                 .find("[memory] training with passes of " + std::to_string(tokens) + " tokens does not fit: "), 0u);
   const int64_t resident = resident_bytes();
-  EXPECT_NE(message_of([&] { choose_recompute(model.model(), model.group(), int64_t{1} << 40, Recompute::kAuto); })
+  EXPECT_NE(message_of([&] { plan_passes(model.model(), model.group(), int64_t{1} << 40, Recompute::kAuto); })
                 .find("would help"), std::string::npos);
   EXPECT_LT(resident_bytes() - resident, 64 << 20);
   EXPECT_FALSE(model.group().prepared());

@@ -26,11 +26,7 @@ at::Tensor Arena::take(at::IntArrayRef sizes, at::ScalarType dtype) {
   while (current_ < chunks_.size() && chunks_[current_].size - chunks_[current_].used < bytes) ++current_;
   if (current_ == chunks_.size()) {
     // Chunks grow with what is held, so that a pass ends up with a handful of them.
-    const int64_t size = std::max({rounded(bytes), kFirstChunk, rounded(reserved_bytes() / 8)});
-    Chunk chunk;
-    chunk.storage = at::empty({size + kAlignment}, at::TensorOptions().dtype(at::kByte).device(device_));
-    chunk.size = size;
-    chunks_.push_back(std::move(chunk));
+    add_chunk(std::max({rounded(bytes), kFirstChunk, rounded(reserved_bytes() / 8)}));
   }
   Chunk& chunk = chunks_[current_];
   auto address = reinterpret_cast<uintptr_t>(chunk.storage.data_ptr());
@@ -39,6 +35,13 @@ at::Tensor Arena::take(at::IntArrayRef sizes, at::ScalarType dtype) {
   in_use_ += bytes;
   peak_ = std::max(peak_, in_use_);
   return at::from_blob(reinterpret_cast<void*>(address), sizes, at::TensorOptions().dtype(dtype).device(device_));
+}
+
+void Arena::add_chunk(int64_t size) {
+  Chunk chunk;
+  chunk.storage = at::empty({size + kAlignment}, at::TensorOptions().dtype(at::kByte).device(device_));
+  chunk.size = size;
+  chunks_.push_back(std::move(chunk));
 }
 
 Arena::Mark Arena::mark() const {
@@ -52,6 +55,14 @@ void Arena::release(const Mark& mark) {
     chunks_[i].used = keep;
   }
   current_ = mark.chunk;
+}
+
+void Arena::reserve(int64_t bytes) {
+  TW_CHECK(in_use_ == 0, "memory of the arena is in use");
+  if (!chunks_.empty() && chunks_[0].size >= bytes) return;
+  chunks_.clear();  // first, so that old and new are never there together
+  current_ = 0;
+  add_chunk(rounded(bytes));
 }
 
 void Arena::trim() {

@@ -23,6 +23,9 @@ class Arena {
   Mark mark() const;
   /// Frees everything taken since the mark; memory stays with the arena.
   void release(const Mark& mark);
+  /// Makes room for a pass that takes `bytes` at its peak, in one piece, so that nothing is lost between pieces.
+  /// Nothing may be in use. Memory that is not taken is not touched.
+  void reserve(int64_t bytes);
   /// Gives all memory back to the system (nothing may be in use).
   void trim();
 
@@ -35,6 +38,8 @@ class Arena {
     at::Tensor storage;
     int64_t size = 0, used = 0;
   };
+  void add_chunk(int64_t size);
+
   at::Device device_;
   std::vector<Chunk> chunks_;
   size_t current_ = 0;

@@ -189,7 +189,7 @@ std::string MemoryPlan::to_text() const {
   return text;
 }
 
-bool choose_recompute(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy) {
+PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check) {
   PlanInput in;
   in.config = model.config();
   in.tokens = in.scored = tokens;
@@ -218,7 +218,7 @@ bool choose_recompute(CausalLM& model, TrainGroup& group, int64_t tokens, Recomp
       if (item.name == "weights (fp32)") there += group.prepared() ? item.bytes : item.bytes / 4 * in.weight_bytes;
       if (group.prepared() && (item.name.find("gradients") != std::string::npos || item.name == "optimizer state")) there += item.bytes;
     }
-    if (plan.peak_bytes - there <= available) return recompute;
+    if (!check || plan.peak_bytes - there <= available) return {recompute, plan.arena_bytes};
   }
   throw exhausted("[memory] training with passes of " + std::to_string(tokens) + " tokens does not fit: " + bytes_text(available) +
                   " are available\n" + plan.to_text() +

@@ -59,8 +59,14 @@ int64_t peak_resident_bytes();
 /// "1.3 GiB".
 std::string bytes_text(int64_t bytes);
 
-/// Decides whether a group must recompute for passes of up to `tokens` tokens. `exhausted` with the plan when it would
-/// not fit either way the policy allows. Nothing is allocated.
-bool choose_recompute(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy);
+/// How a group's passes will run.
+struct PassPlan {
+  bool recompute = false;
+  int64_t arena_bytes = 0;
+};
+
+/// Plans passes of up to `tokens` tokens. With `check`, `exhausted` with the whole plan when it would not fit in any
+/// way the policy allows. Nothing is allocated.
+PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check = true);
 
 }  // namespace twinkle

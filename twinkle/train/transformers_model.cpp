@@ -149,9 +149,14 @@ TrainGroup& TransformersModel::training_group(const std::string& adapter_name, c
     all += static_cast<int64_t>(feature.input_ids.size());
   }
   const int64_t tokens = std::max(longest, std::min(all, options_.micro_batch_tokens));
-  if (options_.check_memory && options_.device.is_cpu() && tokens > g.passes().planned_tokens) {
-    g.passes().recompute = choose_recompute(*shared_.model, g, tokens, options_.gradient_checkpointing);
+  if (tokens > g.passes().planned_tokens) {
+    const bool check = options_.check_memory && options_.device.is_cpu();
+    const PassPlan plan = plan_passes(*shared_.model, g, tokens, options_.gradient_checkpointing, check);
+    g.passes().recompute = plan.recompute;
     g.passes().planned_tokens = tokens;
+    shared_.live = nullptr;  // a pass that was held is run again when it is asked for
+    shared_.model->finish();
+    shared_.model->arena().reserve(plan.arena_bytes);
   }
   g.prepare();
   return g;
