@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -184,6 +185,7 @@ int exit_code(const std::exception& error) {
 }
 
 int run_program(int argc, char** argv, bool is_engine) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a reason, not the end
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
   const auto report = [&](const std::string& kind, const std::string& message) {

@@ -1,8 +1,8 @@
 #include "twinkle/cli/engine/training_run.h"
 
-#include <csignal>
-#include <cmath>
 #include <chrono>
+#include <cmath>
+#include <csignal>
 #include <cstdio>
 
 #include "twinkle/cli/engine/engine_options.h"
@@ -19,7 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -28,7 +30,7 @@ class InterruptGuard {
  public:
   InterruptGuard() {
     interrupted = 0;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = [](int) {
       interrupted = 1;
       std::signal(SIGINT, SIG_DFL);
@@ -46,12 +48,12 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
  private:
-  struct sigaction old_int_ {}, old_term_ {};
+  struct sigaction old_int_{}, old_term_{};
 };
 
 struct Schedule {
-  int64_t steps = 0;        // optimizer steps of the whole run
-  int64_t last_batches = 0; // batches of the last step, when it is a short one; 0: a full one
+  int64_t steps = 0;         // optimizer steps of the whole run
+  int64_t last_batches = 0;  // batches of the last step, when it is a short one; 0: a full one
 };
 
 Schedule schedule_of(const ParsedArgs& args, int64_t batches_per_epoch) {
@@ -64,7 +66,8 @@ Schedule schedule_of(const ParsedArgs& args, int64_t batches_per_epoch) {
     out.last_batches = batches % accumulation;
   };
   if (args.has("num_train_epochs")) {
-    limit(static_cast<int64_t>(std::ceil(args.get_float("num_train_epochs") * static_cast<double>(batches_per_epoch))));
+    limit(static_cast<int64_t>(
+        std::ceil(args.get_float("num_train_epochs") * static_cast<double>(batches_per_epoch))));
   }
   if (args.has("train_samples")) {
     const int64_t batch = args.get_int("batch_size");
@@ -83,6 +86,7 @@ class Run {
   TrainingRunResult run();
 
  private:
+  void check_model();
   void load_data();
   void load_model();
   void resume();
@@ -114,6 +118,17 @@ class Run {
   int64_t saved_step_ = -1;
 };
 
+// What is wrong with the model shows in milliseconds, before rows are read.
+void Run::check_model() {
+  const std::string path = checked_model_path(args_);
+  const ModelFiles files = open_model_files(path);
+  model_config_from_json(files.config, path);
+  if (!files.weights && args_.get_string("init") == "pretrained") {
+    throw not_found("[model] '" + path +
+                    "' has a config but no weights; --init random starts from fresh ones");
+  }
+}
+
 void Run::load_data() {
   tokenizer_ = load_tokenizer(args_);
   template_ = std::shared_ptr<const Template>(load_template(args_, tokenizer_));
@@ -124,7 +139,8 @@ void Run::load_data() {
     int64_t dropped = 0;
     for (const auto& row : data.dropped()) dropped += row.partial ? 0 : 1;
     if (dropped > 0) {
-      note("dropped " + with_commas(dropped) + " rows of " + data.name() + "; the first: " + data.dropped().front().reason);
+      note("dropped " + with_commas(dropped) + " rows of " + data.name() +
+           "; the first: " + data.dropped().front().reason);
     }
     hash = data.content_hash();
     return data.take_features();
@@ -138,7 +154,8 @@ void Run::load_data() {
 
 void Run::load_model() {
   const at::Device device = apply_machine(args_);
-  model_ = std::make_unique<TransformersModel>(checked_model_path(args_), transformers_options(args_, device));
+  model_ =
+      std::make_unique<TransformersModel>(checked_model_path(args_), transformers_options(args_, device));
   model_->set_template(template_);
   if (args_.get_bool("use_lora")) {
     if (args_.has("lora_path")) {
@@ -149,15 +166,17 @@ void Run::load_model() {
   }
   const std::string loss = args_.get_string("loss_cls"), optimizer = args_.get_string("optimizer_cls"),
                     scheduler = args_.get_string("scheduler_cls");
-  model_->set_loss(loss, component_options("loss", loss, {{"reduction", "loss_reduction", args_.get("loss_reduction")}},
-                                           args_.get("loss_options"), args_));
-  model_->set_optimizer(
-      optimizer, component_options("optimizer", optimizer,
-                                   {{"lr", "learning_rate", args_.get("learning_rate")},
-                                    {"weight_decay", "weight_decay", args_.get("weight_decay")},
-                                    {"betas", "adam_beta1", Json::array({args_.get("adam_beta1"), args_.get("adam_beta2")})},
-                                    {"eps", "adam_epsilon", args_.get("adam_epsilon")}},
-                                   args_.get("optimizer_options"), args_));
+  model_->set_loss(
+      loss, component_options("loss", loss, {{"reduction", "loss_reduction", args_.get("loss_reduction")}},
+                              args_.get("loss_options"), args_));
+  model_->set_optimizer(optimizer,
+                        component_options("optimizer", optimizer,
+                                          {{"lr", "learning_rate", args_.get("learning_rate")},
+                                           {"weight_decay", "weight_decay", args_.get("weight_decay")},
+                                           {"betas", "adam_beta1",
+                                            Json::array({args_.get("adam_beta1"), args_.get("adam_beta2")})},
+                                           {"eps", "adam_epsilon", args_.get("adam_epsilon")}},
+                                          args_.get("optimizer_options"), args_));
   // The length of the schedule is that of the whole run, wherever this process stops.
   const int64_t whole = schedule_of(args_, loader_->batches_per_epoch()).steps;
   const Json steps = args_.has("num_training_steps") ? args_.get("num_training_steps") : Json(whole);
@@ -174,10 +193,14 @@ void Run::load_model() {
 void Run::resume() {
   if (!args_.has("resume_from_checkpoint")) return;
   const bool only_model = args_.get_bool("resume_only_model");
-  const ResumeInfo info = model_->resume_from_checkpoint(args_.get_string("resume_from_checkpoint"), only_model);
+  const ResumeInfo info =
+      model_->resume_from_checkpoint(args_.get_string("resume_from_checkpoint"), only_model);
   for (const auto& line : info.notes) note("note: " + line);
-  if (!only_model && !args_.get_bool("ignore_data_skip")) loader_->resume_from_checkpoint(info.consumed_train_samples);
-  if (!only_model) note("resumed at step " + with_commas(info.cur_step) + " from " + args_.get_string("resume_from_checkpoint"));
+  if (!only_model && !args_.get_bool("ignore_data_skip"))
+    loader_->resume_from_checkpoint(info.consumed_train_samples);
+  if (!only_model)
+    note("resumed at step " + with_commas(info.cur_step) + " from " +
+         args_.get_string("resume_from_checkpoint"));
 }
 
 void Run::write_manifest() {
@@ -205,8 +228,9 @@ void Run::evaluate() {
   const int64_t batch = args_.get_int("batch_size");
   for (size_t begin = 0; begin < eval_features_.size(); begin += static_cast<size_t>(batch)) {
     const size_t end = std::min(eval_features_.size(), begin + static_cast<size_t>(batch));
-    model_->forward_only(std::vector<InputFeature>(eval_features_.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                   eval_features_.begin() + static_cast<std::ptrdiff_t>(end)));
+    model_->forward_only(
+        std::vector<InputFeature>(eval_features_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  eval_features_.begin() + static_cast<std::ptrdiff_t>(end)));
     model_->calculate_loss();
   }
   const Json numbers = model_->calculate_metric(false);
@@ -217,8 +241,8 @@ void Run::evaluate() {
     if (line.contains(key) && line[key].is_number()) {
       result_.last_eval_loss = line[key].get<double>();
       char text[96];
-      std::snprintf(text, sizeof(text), "step %lld: evaluation loss %.4f", static_cast<long long>(model_->cur_step()),
-                    *result_.last_eval_loss);
+      std::snprintf(text, sizeof(text), "step %lld: evaluation loss %.4f",
+                    static_cast<long long>(model_->cur_step()), *result_.last_eval_loss);
       note(text);
     }
   }
@@ -257,7 +281,9 @@ bool Run::one_step() {
   result_.losses.push_back(loss);
   if (std::isfinite(loss)) result_.last_loss = loss;
   digest_->step(step, loss, done.grad_norm);
-  Json line = {{"step", step}, {"epoch", static_cast<double>(loader_->consumed_train_samples()) / static_cast<double>(loader_->num_features())}};
+  Json line = {{"step", step},
+               {"epoch", static_cast<double>(loader_->consumed_train_samples()) /
+                             static_cast<double>(loader_->num_features())}};
   line.update(model_->calculate_metric(true));
   if (done.skipped) {
     ++result_.skipped_steps;
@@ -285,12 +311,14 @@ void Run::loop() {
 }
 
 TrainingRunResult Run::run() {
+  check_model();
   load_data();
   load_model();
   resume();
   if (model_->cur_step() >= schedule_.steps) {
-    throw invalid_argument("[training] the checkpoint is at step " + std::to_string(model_->cur_step()) + " and the run ends at step " +
-                           std::to_string(schedule_.steps) + "; raise --max-steps or --num-train-epochs");
+    throw invalid_argument("[training] the checkpoint is at step " + std::to_string(model_->cur_step()) +
+                           " and the run ends at step " + std::to_string(schedule_.steps) +
+                           "; raise --max-steps or --num-train-epochs");
   }
   write_manifest();
   const int64_t resumed_at = model_->cur_step();
@@ -309,7 +337,8 @@ TrainingRunResult Run::run() {
   if (!options_.quiet) progress_.finish();
   result_.steps = model_->cur_step();
   result_.seconds = seconds_since(start_);
-  result_.tokens_per_s = result_.train_seconds > 0 ? static_cast<double>(result_.tokens) / result_.train_seconds : 0;
+  result_.tokens_per_s =
+      result_.train_seconds > 0 ? static_cast<double>(result_.tokens) / result_.train_seconds : 0;
   result_.peak_rss_mb = static_cast<double>(peak_resident_bytes()) / 1e6;
   return result_;
 }
@@ -334,6 +363,8 @@ Json TrainingRunResult::to_json() const {
           {"isa", std::string(isa_name(active_isa()))}};
 }
 
-TrainingRunResult run_training(const ParsedArgs& args, const TrainingRunOptions& options) { return Run(args, options).run(); }
+TrainingRunResult run_training(const ParsedArgs& args, const TrainingRunOptions& options) {
+  return Run(args, options).run();
+}
 
 }  // namespace twinkle::cli
