@@ -117,8 +117,8 @@ void TransformersModel::set_gradient_accumulation_steps(int64_t steps, const std
 
 std::shared_ptr<const Tokenizer> TransformersModel::tokenizer() {
   if (!tokenizer_) {
-    if (model_id_.empty()) throw not_found("[model] this model was built in memory and has no tokenizer");
-    tokenizer_ = Tokenizer::load(model_id_);
+    if (tokenizer_id().empty()) throw not_found("[model] this model was built in memory and has no tokenizer");
+    tokenizer_ = Tokenizer::load(tokenizer_id());
   }
   return tokenizer_;
 }

@@ -31,6 +31,7 @@ namespace twinkle {
 struct TransformersModelOptions {
   std::string dtype = "auto";          // auto | fp32 | bf16 | fp16: of frozen weights in memory
   at::Device device = at::kCPU;
+  std::string tokenizer_id;            // where the tokenizer is, "": with the model
   bool load_weights = true;            // false: fresh random weights (pre-training)
   uint64_t seed = 42;                  // of fresh weights
   int64_t gradient_accumulation_steps = 1;
@@ -132,6 +133,8 @@ class TransformersModel {
   CausalLM& model() { return *shared_.model; }
   const std::shared_ptr<const Template>& get_template() const { return template_; }
   std::shared_ptr<const Tokenizer> tokenizer();
+  /// Folder or file of the tokenizer, "" when there is none.
+  const std::string& tokenizer_id() const { return options_.tokenizer_id.empty() ? model_id_ : options_.tokenizer_id; }
   const std::string& model_id() const { return model_id_; }
   TrainGroup& group(const std::string& adapter_name = "");
   /// Stored in every checkpoint.

@@ -102,9 +102,9 @@ void TransformersModel::wait_for_save() { writer_.wait(); }
 // Config, weights and tokenizer of a fully trained model.
 void TransformersModel::save_full(const std::string& directory) {
   save_model(*shared_.model, directory, {.dtype = "fp32"});
-  if (model_id_.empty()) return;
-  if (is_directory(model_id_)) {
-    copy_files(model_id_, directory,
+  if (tokenizer_id().empty()) return;
+  if (is_directory(tokenizer_id())) {
+    copy_files(tokenizer_id(), directory,
                {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
                 "vocab.json", "merges.txt", "tokenizer.model"});
   } else {

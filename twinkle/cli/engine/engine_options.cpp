@@ -60,6 +60,7 @@ TransformersModelOptions transformers_options(const ParsedArgs& args, at::Device
   TransformersModelOptions options;
   options.dtype = args.get_string("dtype");
   options.device = device;
+  if (args.has("tokenizer_id")) options.tokenizer_id = args.get_string("tokenizer_id");
   options.load_weights = args.get_string("init") == "pretrained";
   options.seed = static_cast<uint64_t>(args.get_int("seed"));
   options.gradient_accumulation_steps = args.get_int("gradient_accumulation_steps");

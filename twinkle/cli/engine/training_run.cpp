@@ -1,5 +1,7 @@
 #include "twinkle/cli/engine/training_run.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -112,10 +114,12 @@ class Run {
   Schedule schedule_;
   RunManifest manifest_;
   ProgressLine progress_{stderr};
+  bool live_ = isatty(STDERR_FILENO) == 1;
   std::unique_ptr<JsonlWriter> metrics_;
   std::unique_ptr<DigestWriter> digest_;
   TrainingRunResult result_;
   int64_t saved_step_ = -1;
+  bool stopped_early_ = false;
 };
 
 // What is wrong with the model shows in milliseconds, before rows are read.
@@ -149,7 +153,8 @@ void Run::load_data() {
   loader_ = std::make_unique<DataLoader>(encode(data, dataset_hash_), loader_options(args_));
   if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
   schedule_ = schedule_of(args_, loader_->batches_per_epoch());
-  if (options_.stop_after) schedule_.steps = std::min(schedule_.steps, *options_.stop_after);
+  stopped_early_ = options_.stop_after && *options_.stop_after < schedule_.steps;
+  if (stopped_early_) schedule_ = {.steps = *options_.stop_after};
 }
 
 void Run::load_model() {
@@ -291,7 +296,9 @@ bool Run::one_step() {
     note("step " + std::to_string(step) + " skipped: " + done.reason);
   }
   metrics_->write(line);
-  if (!options_.quiet) progress_.update(step, schedule_.steps, line);
+  // A terminal has one line that moves; a log gets a line now and then.
+  const bool shown = live_ || step == 1 || step == schedule_.steps || step % args_.get_int("log_interval") == 0;
+  if (!options_.quiet && shown) progress_.update(step, schedule_.steps, line);
   return true;
 }
 
@@ -329,7 +336,7 @@ TrainingRunResult Run::run() {
     evaluate();
     save(true);
     result_.weights_sha256 = weights_hash(model_->group().trained());
-    digest_->finish(model_->cur_step(), result_.weights_sha256);
+    if (!stopped_early_) digest_->finish(model_->cur_step(), result_.weights_sha256);
   } else if (model_->group().pending_calls() == 0) {
     save(true);
   }
@@ -340,6 +347,7 @@ TrainingRunResult Run::run() {
   result_.tokens_per_s =
       result_.train_seconds > 0 ? static_cast<double>(result_.tokens) / result_.train_seconds : 0;
   result_.peak_rss_mb = static_cast<double>(peak_resident_bytes()) / 1e6;
+  write_file_atomic(output_dir_ + "/summary.json", result_.to_json().dump() + "\n");
   return result_;
 }
 
