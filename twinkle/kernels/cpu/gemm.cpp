@@ -10,123 +10,14 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/kernels/cpu/gemm_plan.h"
+#include "twinkle/kernels/cpu/tile_product.h"
 #include "twinkle/kernels/isa.h"
 
 namespace twinkle::ops::cpu {
 namespace {
 
 constexpr int64_t kReduceBlock = 256;  // steps of a chain between two visits of C
-constexpr int64_t kGroupPanels = 16;   // panels unpacked at once: 256 x 256 fp32, a part of the second-level cache
-constexpr int64_t kRowBlock = 768;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t element_size(WeightType type) { return type == WeightType::kFloat ? 4 : 2; }
-
-const char* at_element(const Weights& w, int64_t element) {
-  return static_cast<const char*>(w.panels) + static_cast<size_t>(element) * element_size(w.type);
-}
-
-struct Range {
-  int64_t begin, end;
-};
-
-// Share i of n even shares of `count` units.
-Range share(int64_t count, int64_t n, int64_t i) { return {count * i / n, count * (i + 1) / n}; }
-
-// How a product is cut into tasks: row blocks times groups of panel pairs.
-struct Plan {
-  int64_t row_blocks = 1, groups = 1, units = 1, panels = 1;
-
-  Range panels_of(int64_t group) const {
-    const Range unit = share(units, groups, group);
-    return {unit.begin * 2, std::min(panels, unit.end * 2)};
-  }
-};
-
-Plan make_plan(int64_t rows, int64_t columns, int64_t reduced) {
-  const int64_t threads = num_threads();
-  Plan plan;
-  plan.panels = ceil_div(columns, kPanelWidth);
-  plan.units = ceil_div(plan.panels, 2);
-  plan.groups = ceil_div(plan.panels, kGroupPanels);
-  plan.row_blocks = ceil_div(rows, kRowBlock);
-  const int64_t work = rows * columns * reduced;
-  const int64_t wanted = work < (int64_t{1} << 16) ? 1 : work < (int64_t{1} << 24) ? threads : 4 * threads;
-  if (threads > 1 && wanted > 1 && plan.groups % threads != 0) {
-    plan.groups = std::min(plan.units, ceil_div(plan.groups, threads) * threads);
-  }
-  while (plan.groups * plan.row_blocks < wanted) {
-    if (rows / plan.row_blocks > 384) {
-      plan.row_blocks += 1;
-    } else if (plan.units >= 2 * plan.groups) {
-      plan.groups = std::min(plan.units, plan.groups + threads);
-    } else if (rows / plan.row_blocks > 48) {
-      plan.row_blocks += 1;
-    } else {
-      break;
-    }
-  }
-  return plan;
-}
-
-// Panels [first, last) of an extra's up matrix as [panel][rank][16].
-void pack_up(const KernelTable& table, const Extra& extra, int64_t columns, Range panels, float* out) {
-  for (int64_t p = panels.begin; p < panels.end; ++p, out += extra.rank * kPanelWidth) {
-    const int64_t first = p * kPanelWidth, count = std::min(kPanelWidth, columns - first);
-    if (extra.up_j == 1) {
-      table.pack_rows(extra.up + first * extra.up_n, extra.up_n, count, extra.rank, out);
-    } else {
-      for (int64_t j = 0; j < extra.rank; ++j) {
-        const float* from = extra.up + j * extra.up_j + first;
-        for (int64_t i = 0; i < kPanelWidth; ++i) out[j * kPanelWidth + i] = i < count ? from[i] : 0.0f;
-      }
-    }
-  }
-}
-
-// Adds the low-rank steps to rows [begin, end) of C, for the columns of `panels`.
-class ExtraRunner {
- public:
-  ExtraRunner(const KernelTable& table, const Product& product, int64_t columns, Range panels)
-      : table_(table), product_(product), columns_(columns), panels_(panels) {}
-
-  void run(int64_t begin, int64_t end) {
-    const auto& extras = product_.extras;
-    auto it = std::partition_point(extras.begin(), extras.end(), [&](const Extra& e) { return e.end <= begin; });
-    for (; it != extras.end() && it->begin < end; ++it) {
-      const Extra& extra = *it;
-      if (packed_ == nullptr || packed_->up != extra.up || packed_->rank != extra.rank) {
-        buffer_ = scratch(1, (panels_.end - panels_.begin) * extra.rank * kPanelWidth);
-        pack_up(table_, extra, columns_, panels_, buffer_);
-        packed_ = &extra;
-      }
-      const int64_t first = std::max(begin, extra.begin), last = std::min(end, extra.end);
-      const int64_t column = panels_.begin * kPanelWidth;
-      table_.block[0]({.a = product_.low + first * product_.low_stride,
-                       .a_row = product_.low_stride,
-                       .a_k = 1,
-                       .b = buffer_,
-                       .b_panel = extra.rank * kPanelWidth,
-                       .b_row = kPanelWidth,
-                       .c = product_.c + first * product_.c_stride + column,
-                       .c_row = product_.c_stride,
-                       .c_panel = kPanelWidth,
-                       .m = last - first,
-                       .n = std::min(columns_, panels_.end * kPanelWidth) - column,
-                       .k = extra.rank,
-                       .chain = Chain::kContinue});
-    }
-  }
-
- private:
-  const KernelTable& table_;
-  const Product& product_;
-  int64_t columns_;
-  Range panels_;
-  const Extra* packed_ = nullptr;
-  float* buffer_ = nullptr;
-};
 
 // What a source of B has to say: where the panels of a group stand for a block of the reduced index.
 struct PanelBlock {
@@ -147,7 +38,7 @@ void run_task(const KernelTable& table, const Product& product, int64_t columns,
               Range rows, Range panels, const Source& source, Range next_panels) {
   const int64_t column = panels.begin * kPanelWidth;
   const int64_t width = std::min(columns, panels.end * kPanelWidth) - column;
-  ExtraRunner extras(table, product, columns, panels);
+  AfterChain after(table, product, columns, panels);
   const int64_t blocks = std::max<int64_t>(1, ceil_div(reduced, block));
   block = ceil_div(ceil_div(reduced, blocks), kPanelWidth) * kPanelWidth;
   for (int64_t i = 0; i < blocks; ++i) {
@@ -210,12 +101,7 @@ void run_task(const KernelTable& table, const Product& product, int64_t columns,
       const Range piece = share(rows.end - rows.begin, pieces, j);
       const int64_t begin = rows.begin + piece.begin, end = rows.begin + piece.end;
       part(begin, end);
-      extras.run(begin, end);
-      if (product.bias == nullptr) continue;
-      for (int64_t row = begin; row < end; ++row) {
-        float* c = product.c + row * product.c_stride + column;
-        for (int64_t n = 0; n < width; ++n) c[n] += product.bias[column + n];
-      }
+      after.run(begin, end);
     }
   }
 }
@@ -251,6 +137,10 @@ float* scratch(int slot, int64_t count) {
     buffer.size = static_cast<int64_t>(rounded / sizeof(float));
   }
   return buffer.data.get();
+}
+
+const char* at_element(const Weights& w, int64_t element) {
+  return static_cast<const char*>(w.panels) + static_cast<size_t>(element) * element_size(w.type);
 }
 
 Weights Weights::of(const PackedMatrix& w) {
@@ -336,6 +226,7 @@ void run_plan(const Product& product, const Plan& plan, int64_t columns, int64_t
 void multiply(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.rows <= 0) return;
+  if (tiles_in_use()) return multiply_in_tiles(product, false);
   const KernelTable& table = kernels();
   Plan plan = make_plan(product.rows, w.rows, w.cols);
   // Few rows: the panels are widened in registers, straight from memory, all of k at once.
@@ -352,6 +243,7 @@ void multiply(const Product& product) {
 void multiply_transposed(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.cols <= 0) return;
+  if (tiles_in_use()) return multiply_in_tiles(product, true);
   run_plan(product, make_plan(product.rows, w.cols, w.rows), w.cols, w.rows, kReduceBlock, Transposed{kernels(), w});
 }
 
@@ -362,7 +254,7 @@ void multiply_extras(const Product& product, int64_t columns) {
   parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
     for (int64_t task = task_begin; task < task_end; ++task) {
       const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
-      ExtraRunner(table, product, columns, plan.panels_of(task % plan.groups)).run(rows.begin, rows.end);
+      AfterChain(table, product, columns, plan.panels_of(task % plan.groups)).run(rows.begin, rows.end);
     }
   });
 }

@@ -81,8 +81,9 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
             int64_t low_stride, bool accumulate = false);
 
 /// A float buffer of the calling thread, 64-byte aligned, at least `count` long, valid until the thread asks for the
-/// same slot again. Slots 0, 1, 2 and 5 are for tasks of this file, 3 for its callers' threads; 4 is free for others.
-inline constexpr int kScratchSlots = 7;
+/// same slot again. Slots 0, 1, 2 and 5 belong to the tasks of these products, 3 and 7 to the threads that call them, 4
+/// and 6 to the head.
+inline constexpr int kScratchSlots = 8;
 float* scratch(int slot, int64_t count);
 
 }  // namespace twinkle::ops::cpu

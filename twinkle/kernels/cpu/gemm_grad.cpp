@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "twinkle/core/parallel.h"
-#include "twinkle/kernels/cpu/gemm.h"
+#include "twinkle/kernels/cpu/gemm_plan.h"
 
 namespace twinkle::ops::cpu {
 namespace {
@@ -13,8 +13,6 @@ namespace {
 constexpr int64_t kTokenBlock = 192;   // tokens packed at once
 constexpr int64_t kOuterColumns = 192;  // columns of x of one task
 constexpr int64_t kOuterPanels = 16;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // rows [., count] with a stride -> panels [ceil(count/16)][rows][16], zeros past the last column.
 void pack_columns(const float* in, int64_t stride, int64_t rows, int64_t count, float* out) {

@@ -53,6 +53,11 @@ struct KernelTable {
   void (*narrow)(WeightType type, const float* in, int64_t count, void* out);
   /// in: [cols][16] (a panel from some column on), out: [16][16] fp32 with out[i][j] = in[j][i], zeros for j >= cols.
   void (*widen_transposed)(WeightType type, const void* in, int64_t cols, float* out);
+  /// For tiles: k <= 32 rows of a panel to [16 pairs][16][2] in bf16, zeros past k.
+  void (*pack_pairs)(WeightType type, const void* in, int64_t k, uint16_t* out);
+  /// The same of a transposed panel: in0 and in1 are [cols][16] of two neighbouring panels (in1 may be null), whose
+  /// rows become 32 steps; columns past `cols` are zero.
+  void (*pack_pairs_transposed)(WeightType type, const void* in0, const void* in1, int64_t cols, uint16_t* out);
   /// out[k][16] of `rows` <= 16 strided rows: out[k][i] = in[i * stride + k], zeros for i >= rows.
   void (*pack_rows)(const float* in, int64_t stride, int64_t rows, int64_t cols, float* out);
   /// to += from.

@@ -12,7 +12,9 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/cpu/gemm.h"
+#include "twinkle/kernels/cpu/gemm_plan.h"
 #include "twinkle/kernels/cpu/matrix.h"
+#include "twinkle/kernels/cpu/tile_block.h"
 
 namespace twinkle::ops::cpu {
 namespace {
@@ -22,8 +24,6 @@ constexpr int64_t kRowsAtOnce = 384;                     // rows of one tile of 
 constexpr int64_t kScratchFloats = int64_t{16} << 20;    // 64 MB of logits at most
 constexpr int64_t kGradientFloats = int64_t{2} << 20;    // 8 MB of their gradients, to stay in a cache
 constexpr int kTileSlot = 6, kBlockSlot = 4;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows never stand a power of two apart.
 int64_t padded(int64_t columns) { return ceil_div(columns, 32) * 32 + 16; }
@@ -344,9 +344,9 @@ void backward(const Head& head, const HeadOutputs& out, const float* dlogprob, c
               GradientSink& sink) {
   int64_t step = std::max<int64_t>(1, kGradientFloats / head.rows / kVocabBlock) * kVocabBlock;
   if (step * head.rows > kScratchFloats) {
-    step = std::max<int64_t>(1, kScratchFloats / head.rows / kPanelWidth) * kPanelWidth;
+    step = std::max<int64_t>(1, kScratchFloats / head.rows / kTileStep) * kTileStep;
   }
-  step = std::min(step, ceil_div(head.w.rows, kPanelWidth) * kPanelWidth);
+  step = std::min(step, ceil_div(head.w.rows, kTileStep) * kTileStep);
   const int64_t stride = padded(step);
   float* z = scratch(kBlockSlot, head.rows * stride);
   for (int64_t first = 0; first < head.w.rows; first += step) {

@@ -1,0 +1,53 @@
+// How a product is cut into tasks, and what follows the chain of its base; shared by the vector and the tile products.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "twinkle/kernels/cpu/gemm.h"
+
+namespace twinkle::ops::cpu {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline size_t element_size(WeightType type) { return type == WeightType::kFloat ? 4 : 2; }
+/// Address of an element of the panels.
+const char* at_element(const Weights& w, int64_t element);
+
+struct Range {
+  int64_t begin, end;
+};
+
+/// Share i of n even shares of `count` units.
+inline Range share(int64_t count, int64_t n, int64_t i) { return {count * i / n, count * (i + 1) / n}; }
+
+/// Row blocks times groups of panel pairs.
+struct Plan {
+  int64_t row_blocks = 1, groups = 1, units = 1, panels = 1;
+
+  Range panels_of(int64_t group) const {
+    const Range unit = share(units, groups, group);
+    return {unit.begin * 2, std::min(panels, unit.end * 2)};
+  }
+};
+
+Plan make_plan(int64_t rows, int64_t columns, int64_t reduced);
+
+/// Adds the low-rank steps and then the bias to rows of C, for the columns of some panels. One a task.
+class AfterChain {
+ public:
+  AfterChain(const KernelTable& table, const Product& product, int64_t columns, Range panels)
+      : table_(table), product_(product), columns_(columns), panels_(panels) {}
+
+  bool empty() const { return product_.extras.empty() && product_.bias == nullptr; }
+  void run(int64_t begin, int64_t end);
+
+ private:
+  const KernelTable& table_;
+  const Product& product_;
+  int64_t columns_;
+  Range panels_;
+  const Extra* packed_ = nullptr;
+  float* buffer_ = nullptr;
+};
+
+}  // namespace twinkle::ops::cpu
