@@ -383,6 +383,9 @@ Value filter_round(Runtime&, const Value& value, const CallArgs& args) {
     if (value.kind() == Kind::kFloat) return Value::real(round_half_even(value.as_double(), digits));
     if (digits >= 0) return Value::integer(value.as_int());
     if (digits < -37) return Value::integer(0);
+    constexpr Int kFar = Int{1} << 120;
+    if (value.as_int() > kFar || value.as_int() < -kFar)
+      throw Fault("integers of more than 120 bits cannot be rounded");
     Int unit = 1;
     for (int i = 0; i < -digits; ++i) unit *= 10;
     const Int rest = ((value.as_int() % unit) + unit) % unit;

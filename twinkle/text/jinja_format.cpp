@@ -420,7 +420,7 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
     const auto number = [&]() -> Int {
       if (at(i) == '*') {
         ++i;
-        return to_integer(take(), "* wants int");
+        return std::clamp<Int>(to_integer(take(), "* wants int"), -kMaxWidth - 1, kMaxWidth + 1);
       }
       Int value = 0;
       for (; at(i) >= '0' && at(i) <= '9'; ++i)
@@ -479,6 +479,8 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
         const Int digits = spec.precision;
         spec.precision = -1;
         if (digits > 0) {
+          if (integer < -(Int{1} << 126))
+            throw Fault("integers of more than 126 bits are not supported here");
           // The precision of an integer is its least number of digits.
           Spec inner = spec;
           inner.width = 0, inner.sign = '-', inner.alternate = false;

@@ -116,7 +116,9 @@ BoundArgs::BoundArgs(const char* function, const CallArgs& args, std::initialize
 }
 
 Int BoundArgs::integer(size_t i, Int otherwise) const {
-  return has(i) ? to_integer(*values_[i], function_) : otherwise;
+  // Far beyond any size, and small enough to add to.
+  constexpr Int kFar = Int{1} << 100;
+  return has(i) ? std::clamp(to_integer(*values_[i], function_), -kFar, kFar) : otherwise;
 }
 
 std::string BoundArgs::bytes(size_t i, std::string otherwise) const {

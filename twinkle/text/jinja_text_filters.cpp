@@ -173,6 +173,7 @@ Value filter_filesizeformat(Runtime&, const Value& value, const CallArgs& args) 
   if (!size) throw Fault("filesizeformat needs a number, got " + type_name(value));
   if (*size == 1) return Value::string(std::string("1 Byte"));
   const double base = binary ? 1024 : 1000;
+  if (!(std::abs(*size) < 1e38)) throw Fault("a size of " + float_repr(*size) + " is not supported");
   if (*size < base) return Value::string(int_repr(static_cast<Int>(*size)) + " Bytes");
   constexpr const char* kBinary[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
   constexpr const char* kDecimal[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"};
