@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/isa.h"
@@ -58,6 +60,38 @@ TEST(PackedMatrix, RoundsToNearestEvenLikeTorch) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     EXPECT_TRUE(at::equal(PackedMatrix::pack(w, dtype).unpack(), w.to(dtype).to(at::kFloat)));
   }
+}
+
+TEST(PackedMatrix, EveryInstructionSetPacksTheSameBits) {
+  at::manual_seed(2);
+  const Isa before = active_isa();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t n : {1, 15, 16, 37}) {
+      for (const int64_t k : {1, 7, 16, 63, 64, 65, 131}) {
+        // Wide enough for overflow and subnormals in fp16.
+        at::Tensor w = at::randn({n, k}).mul(at::randn({n, k}).mul(9).exp2());
+        w[0][0] = std::numeric_limits<float>::infinity();
+        force_isa(Isa::kPlain);
+        const PackedMatrix plain = PackedMatrix::pack(w, dtype);
+        at::Tensor narrowed = at::empty({n, k}, dtype);
+        narrow(w.const_data_ptr<float>(), w.numel(), dtype, narrowed.mutable_data_ptr());
+        EXPECT_TRUE(at::equal(narrowed, w.to(dtype)));
+        for (const Isa isa : available_isas()) {
+          force_isa(isa);
+          const PackedMatrix packed = PackedMatrix::pack(w, dtype);
+          EXPECT_TRUE(at::equal(packed.storage(), plain.storage())) << isa_name(isa) << n << "x" << k;
+          at::Tensor again = at::empty({n, k}, dtype);
+          narrow(w.const_data_ptr<float>(), w.numel(), dtype, again.mutable_data_ptr());
+          EXPECT_TRUE(at::equal(again, narrowed)) << isa_name(isa) << n << "x" << k;
+          const int64_t first = n / 2;
+          at::Tensor rows = at::empty({n - first, k});
+          packed.read_rows(first, n, rows.mutable_data_ptr<float>());
+          EXPECT_TRUE(at::equal(rows, w.to(dtype).to(at::kFloat).narrow(0, first, n - first))) << isa_name(isa);
+        }
+      }
+    }
+  }
+  force_isa(before);
 }
 
 TEST(PackedMatrix, RefusesOtherTypes) {

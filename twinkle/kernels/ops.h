@@ -60,6 +60,9 @@ class PackedMatrix {
   int64_t rows_ = 0, cols_ = 0;
 };
 
+/// fp32 to fp32, bf16 or fp16, to nearest even. Host memory.
+void narrow(const float* in, int64_t count, at::ScalarType dtype, void* out);
+
 /// One adapter's low-rank pair for one matrix: W + scale * B A. dA and dB are undefined when not trained.
 struct LoraSlot {
   at::Tensor a_rK, b_Nr;    // fp32

@@ -6,6 +6,8 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/kernels/cpu/gemm_kernels.h"
+#include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
 
 namespace twinkle::ops {
@@ -22,9 +24,30 @@ void check_dtype(at::ScalarType dtype) {
   }
 }
 
-// rows[n, K] fp32 -> panel[K, 16].
+template <typename T>
+constexpr cpu::WeightType weight_type() {
+  if constexpr (std::is_same_v<T, float>) return cpu::WeightType::kFloat;
+  return std::is_same_v<T, at::BFloat16> ? cpu::WeightType::kBf16 : cpu::WeightType::kHalf;
+}
+
+// rows[n, K] fp32 -> panel[K, 16]. Conversions only, so every instruction set gives the same bits.
 template <typename T>
 void pack_panel(const float* rows, int64_t n, int64_t cols, T* panel) {
+  if (active_isa() != Isa::kPlain) {
+    const cpu::KernelTable& table = cpu::kernels();
+    constexpr int64_t kTile = 64;
+    float tile[kTile * kPanel];
+    for (int64_t k = 0; k < cols; k += kTile) {
+      const int64_t part = std::min(kTile, cols - k);
+      if constexpr (std::is_same_v<T, float>) {
+        table.pack_rows(rows + k, cols, n, part, panel + k * kPanel);
+      } else {
+        table.pack_rows(rows + k, cols, n, part, tile);
+        table.narrow(weight_type<T>(), tile, part * kPanel, panel + k * kPanel);
+      }
+    }
+    return;
+  }
   for (int64_t k = 0; k < cols; ++k) {
     for (int64_t j = 0; j < n; ++j) panel[k * kPanel + j] = static_cast<T>(rows[j * cols + k]);
     for (int64_t j = n; j < kPanel; ++j) panel[k * kPanel + j] = static_cast<T>(0.0f);
@@ -33,6 +56,18 @@ void pack_panel(const float* rows, int64_t n, int64_t cols, T* panel) {
 
 template <typename T>
 void read_panel(const T* panel, int64_t first, int64_t last, int64_t cols, float* rows) {
+  if (active_isa() != Isa::kPlain) {
+    const cpu::KernelTable& table = cpu::kernels();
+    float tile[kPanel * kPanel];
+    for (int64_t k = 0; k < cols; k += kPanel) {
+      const int64_t part = std::min(kPanel, cols - k);
+      table.widen_transposed(weight_type<T>(), panel + k * kPanel, part, tile);
+      for (int64_t j = first; j < last; ++j) {
+        std::memcpy(rows + (j - first) * cols + k, tile + j * kPanel, static_cast<size_t>(part) * sizeof(float));
+      }
+    }
+    return;
+  }
   for (int64_t k = 0; k < cols; ++k) {
     for (int64_t j = first; j < last; ++j) rows[(j - first) * cols + k] = static_cast<float>(panel[k * kPanel + j]);
   }
@@ -134,6 +169,20 @@ void PackedMatrix::read_rows(int64_t row_begin, int64_t row_end, float* out) con
       read_panel(base + panel * kPanel * cols_, row - panel * kPanel, last - panel * kPanel, cols_,
                  out + (row - row_begin) * cols_);
       row = last;
+    }
+  });
+}
+
+void narrow(const float* in, int64_t count, at::ScalarType dtype, void* out) {
+  check_dtype(dtype);
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    if constexpr (std::is_same_v<T, float>) {
+      std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
+    } else if (active_isa() != Isa::kPlain) {
+      cpu::kernels().narrow(weight_type<T>(), in, count, out);
+    } else {
+      for (int64_t i = 0; i < count; ++i) static_cast<T*>(out)[i] = static_cast<T>(in[i]);
     }
   });
 }

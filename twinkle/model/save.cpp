@@ -43,18 +43,6 @@ FileType choose_type(const CausalLM& model, const std::string& wanted) {
   return file_type(at::kFloat);
 }
 
-void convert(const float* in, int64_t count, at::ScalarType type, std::byte* out) {
-  if (type == at::kFloat) {
-    std::copy(in, in + count, reinterpret_cast<float*>(out));
-  } else if (type == at::kBFloat16) {
-    auto* to = reinterpret_cast<at::BFloat16*>(out);
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<at::BFloat16>(in[i]);
-  } else {
-    auto* to = reinterpret_cast<at::Half*>(out);
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<at::Half>(in[i]);
-  }
-}
-
 // Elements [begin, end) of a matrix in row-major order, in the file's type. Threads take panels of rows.
 void fill_matrix(const ops::PackedMatrix& matrix, const at::Tensor& plain, int64_t begin, int64_t end,
                  at::ScalarType type, std::byte* out) {
@@ -75,7 +63,7 @@ void fill_matrix(const ops::PackedMatrix& matrix, const at::Tensor& plain, int64
         matrix.read_rows(row_begin, row_end, rows.data());
         values = rows.data();
       }
-      convert(values + (from - row_begin * cols), to - from, type, out + (from - begin) * size);
+      ops::narrow(values + (from - row_begin * cols), to - from, type, out + (from - begin) * size);
     }
   });
 }
@@ -89,7 +77,7 @@ TensorToWrite to_write(const Parameter& parameter, const FileType& type) {
             const int64_t begin = offset / size, end = begin + static_cast<int64_t>(out.size()) / size;
             if (!p->is_matrix()) {
               const at::Tensor vector = p->vector.cpu().contiguous();
-              convert(vector.const_data_ptr<float>() + begin, end - begin, type.type, out.data());
+              ops::narrow(vector.const_data_ptr<float>() + begin, end - begin, type.type, out.data());
               return;
             }
             if (!p->matrix.device().is_cpu() && !plain->defined())
