@@ -202,7 +202,8 @@ Encoding Engine::encode_with_offsets(std::string_view text, const EncodeOptions&
     check_size(repaired);
   }
   std::vector<Token> tokens;
-  for (const Piece& piece : pieces_of(valid ? text : std::string_view(repaired), options.parse_special, true)) {
+  const std::string_view whole = valid ? text : std::string_view(repaired);
+  for (const Piece& piece : pieces_of(whole, options.parse_special, true)) {
     if (piece.token >= 0) {
       encoding.ids.push_back(piece.token);
       encoding.offsets.push_back(piece.text.origin(0, piece.text.bytes().size()));
@@ -215,13 +216,14 @@ Encoding Engine::encode_with_offsets(std::string_view text, const EncodeOptions&
       encoding.offsets.push_back(piece.text.origin(token.begin, token.end));
     }
   }
+  post_.apply(whole, encoding.ids, encoding.offsets, options.add_special_tokens,
+              [this](int32_t id) { return id_to_token(id); });
   if (!valid) {
     for (auto& [begin, end] : encoding.offsets) {
       begin = static_cast<int64_t>(source[static_cast<size_t>(begin)]);
       end = static_cast<int64_t>(source[static_cast<size_t>(end)]);
     }
   }
-  post_.apply(encoding.ids, encoding.offsets, options.add_special_tokens, [this](int32_t id) { return id_to_token(id); });
   return encoding;
 }
 

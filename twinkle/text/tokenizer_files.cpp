@@ -116,28 +116,6 @@ Vocab parse_ranks(const std::string& text, const std::string& root) {
   return ranks;
 }
 
-// The two parts that make a token when only tokens of lower rank may be merged; false when it cannot be made so.
-bool parts_of(std::string_view token, int32_t rank, const Vocab& ranks, size_t* middle) {
-  std::vector<size_t> bounds(token.size() + 1);
-  for (size_t i = 0; i < bounds.size(); ++i) bounds[i] = i;
-  while (bounds.size() > 3) {
-    int32_t best = rank;
-    size_t at = 0;
-    for (size_t i = 0; i + 2 < bounds.size(); ++i) {
-      const int32_t pair = ranks.find(token.substr(bounds[i], bounds[i + 2] - bounds[i]));
-      if (pair >= 0 && pair < best) {
-        best = pair;
-        at = i;
-      }
-    }
-    if (best == rank) return false;
-    bounds.erase(bounds.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-  }
-  if (bounds.size() != 3) return false;
-  *middle = bounds[1];
-  return true;
-}
-
 constexpr size_t kLongestToken = 512;
 
 }  // namespace
@@ -152,20 +130,29 @@ std::shared_ptr<const Tokenizer> from_tiktoken(const std::string& path, Json con
   };
   Vocab vocab;
   vocab.reserve(ranks.size(), 0);
-  std::vector<std::string> texts;  // left, right, left, right ...
+  // tiktoken merges any two neighbours that are a token together, lowest rank first: written out as every way to part
+  // each token, in the order that transformers writes.
+  struct Row {
+    int32_t left, right;
+  };
+  std::vector<Row> rows, local;
   for (const auto& e : ranks.entries()) {
     const std::string_view token = ranks.text(e);
     if (token.size() > kLongestToken) throw invalid_argument(root + "a token is longer than 512 bytes");
     vocab.add(spelled(token), e.id);
-    size_t middle = 0;
-    if (token.size() < 2 || !parts_of(token, e.id, ranks, &middle)) continue;
-    texts.push_back(spelled(token.substr(0, middle)));
-    texts.push_back(spelled(token.substr(middle)));
+    local.clear();
+    for (size_t at = 1; at < token.size(); ++at) {
+      const int32_t left = ranks.find(token.substr(0, at)), right = ranks.find(token.substr(at));
+      if (left >= 0 && right >= 0) local.push_back({left, right});
+    }
+    std::sort(local.begin(), local.end(), [](const Row& a, const Row& b) {
+      return a.left != b.left ? a.left < b.left : a.right < b.right;
+    });
+    rows.insert(rows.end(), local.begin(), local.end());
   }
   std::vector<Merge> merges;
-  for (size_t i = 0; i < texts.size(); i += 2) {
-    if (vocab.find(texts[i]) >= 0 && vocab.find(texts[i + 1]) >= 0) merges.emplace_back(texts[i], texts[i + 1]);
-  }
+  merges.reserve(rows.size());
+  for (const Row& row : rows) merges.emplace_back(vocab.text_of(row.left), vocab.text_of(row.right));
   Json added = added_tokens_of(config, root);
   bool llama3 = false;
   if (added.is_array()) {

@@ -70,35 +70,25 @@ std::vector<int32_t> parse_template(Fields& fields, const SpecialTokens& special
   return items;
 }
 
-void trim(const std::vector<int32_t>& ids, std::vector<std::pair<int64_t, int64_t>>& offsets, bool prefix_space,
-          const std::function<std::string(int32_t)>& token_text) {
+// A character that covers several bytes of a token, or several characters that come from one, move by characters of
+// the text, as in the package.
+void trim(std::string_view text, const std::vector<int32_t>& ids, std::vector<std::pair<int64_t, int64_t>>& offsets,
+          bool prefix_space, const std::function<std::string(int32_t)>& token_text) {
   const auto blank = [](char32_t c) { return c == kSpaceChar || unicode::is_space(c); };
-  const auto width = [](char32_t c, size_t bytes) { return c == kSpaceChar ? size_t{1} : bytes; };
   for (size_t i = 0; i < ids.size(); ++i) {
     const std::string token = token_text(ids[i]);
-    int64_t lead = 0, trail = 0;
-    int lead_chars = 0;
-    for (size_t at = 0; at < token.size(); at += unicode::char_bytes(token[at])) {
-      const char32_t c = unicode::char_at(token, at);
-      if (!blank(c)) break;
-      lead += static_cast<int64_t>(width(c, unicode::char_bytes(token[at])));
-      ++lead_chars;
-    }
+    int lead = 0, trail = 0;
+    for (size_t at = 0; at < token.size() && blank(unicode::char_at(token, at)); at += unicode::char_bytes(token[at])) ++lead;
     for (size_t end = token.size(); end > 0;) {
-      const size_t at = unicode::previous(token, end);
-      const char32_t c = unicode::char_at(token, at);
-      if (!blank(c)) break;
-      trail += static_cast<int64_t>(width(c, end - at));
-      end = at;
+      end = unicode::previous(token, end);
+      if (!blank(unicode::char_at(token, end))) break;
+      ++trail;
     }
     auto& [begin, end] = offsets[i];
-    if (lead > 0) {
-      const bool first = i == 0 || begin == 0;
-      // One leading blank of the first token is the one that add_prefix_space put there.
-      if (first && prefix_space && lead_chars == 1) lead = 0;
-      begin = std::min(begin + lead, end);
-    }
-    if (trail > 0 && end >= trail) end = std::max(end - trail, begin);
+    // One leading blank of the first token is the one that add_prefix_space put there.
+    if ((i == 0 || begin == 0) && prefix_space && lead == 1) lead = 0;
+    for (; lead > 0 && begin < end; --lead) begin += static_cast<int64_t>(unicode::char_bytes(text[static_cast<size_t>(begin)]));
+    for (; trail > 0 && end > begin; --trail) end = static_cast<int64_t>(unicode::previous(text, static_cast<size_t>(end)));
   }
 }
 
@@ -162,10 +152,11 @@ void PostProcessor::add_special(std::vector<int32_t>& ids) const {
   }
 }
 
-void PostProcessor::apply(std::vector<int32_t>& ids, std::vector<std::pair<int64_t, int64_t>>& offsets, bool add_special,
+void PostProcessor::apply(std::string_view text, std::vector<int32_t>& ids,
+                          std::vector<std::pair<int64_t, int64_t>>& offsets, bool add_special,
                           const std::function<std::string(int32_t)>& token_text) const {
   for (const Step& step : steps_) {
-    if (step.trims) trim(ids, offsets, step.prefix_space, token_text);
+    if (step.trims) trim(text, ids, offsets, step.prefix_space, token_text);
     if (!step.has_template || !add_special) continue;
     std::vector<int32_t> new_ids;
     std::vector<std::pair<int64_t, int64_t>> new_offsets;

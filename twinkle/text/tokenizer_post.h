@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,9 @@ class PostProcessor {
   /// Puts the special tokens around.
   void add_special(std::vector<int32_t>& ids) const;
   /// The same with offsets (empty ones for special tokens); trims blanks off the offsets where a step says so, also
-  /// when no special tokens are added. `token_text` gives a token as the vocabulary spells it.
-  void apply(std::vector<int32_t>& ids, std::vector<std::pair<int64_t, int64_t>>& offsets, bool add_special,
-             const std::function<std::string(int32_t)>& token_text) const;
+  /// when no special tokens are added. `text` is what was encoded; `token_text` gives a token as the vocabulary spells it.
+  void apply(std::string_view text, std::vector<int32_t>& ids, std::vector<std::pair<int64_t, int64_t>>& offsets,
+             bool add_special, const std::function<std::string(int32_t)>& token_text) const;
 
  private:
   struct Step {

@@ -1,4 +1,6 @@
 // WordPiece (greedy, longest first) and WordLevel (the whole word).
+#include <algorithm>
+
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/tokenizer_model.h"
@@ -24,18 +26,17 @@ class WordPiece : public Model {
     std::string part;
     for (size_t start = 0; start < text.size();) {
       size_t end = text.size();
+      if (end - start > max_size_) end = unicode::previous(text, start + max_size_ + 1);  // nothing longer is known
       int32_t id = -1;
       while (start < end) {
         std::string_view piece = text.substr(start, end - start);
-        if (piece.size() <= max_size_) {
-          if (start > 0) {
-            part = prefix_;
-            part += piece;
-            piece = part;
-          }
-          id = vocab_.find(piece);
-          if (id >= 0) break;
+        if (start > 0) {
+          part = prefix_;
+          part += piece;
+          piece = part;
         }
+        id = vocab_.find(piece);
+        if (id >= 0) break;
         end = unicode::previous(text, end);
       }
       if (id < 0) {

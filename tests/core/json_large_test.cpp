@@ -1,0 +1,44 @@
+// Large objects parse in linear time, with their keys in order and the last of equal keys.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/json.h"
+
+namespace twinkle {
+namespace {
+
+TEST(LargeJson, ManyKeysKeepTheirOrder) {
+  std::string text = "{";
+  for (int i = 0; i < 200000; ++i) text += "\"key" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  text += "\"key5\":-5,\"key199999\":[1,{\"a\":null}]}";
+  const auto start = std::chrono::steady_clock::now();
+  const Json value = parse_json(text, "test");
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 5);
+  ASSERT_EQ(value.size(), 200000u);
+  int i = 0;
+  for (const auto& [key, number] : value.items()) {
+    ASSERT_EQ(key, "key" + std::to_string(i));
+    if (i == 5) {
+      EXPECT_EQ(number, -5);
+    } else if (i == 199999) {
+      EXPECT_EQ(number.dump(), "[1,{\"a\":null}]");
+    } else {
+      ASSERT_EQ(number, i);
+    }
+    ++i;
+  }
+}
+
+TEST(LargeJson, SmallObjectsToo) {
+  EXPECT_EQ(parse_json(R"({"b":1,"a":{"x":[[],{}]},"b":[true,null,"s",1.5,-3]})", "test").dump(),
+            R"({"b":[true,null,"s",1.5,-3],"a":{"x":[[],{}]}})");
+  EXPECT_EQ(parse_json(" 7 ", "test"), 7);
+  for (const char* bad : {"", "{", "[1,]", "{\"a\"}", "{\"a\":1}x", "\"\xFF\"", "1e999", "[1 2]"}) {
+    EXPECT_THROW(parse_json(bad, "test"), Error) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace twinkle

@@ -1,0 +1,55 @@
+// What the tokenizer tests share: where the real data lie, and reading them.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "twinkle/core/files.h"
+#include "twinkle/core/json.h"
+#include "twinkle/text/tokenizer.h"
+
+namespace twinkle::testing_tokenizers {
+
+inline std::string data(const std::string& path) {
+  const char* root = std::getenv("TWINKLE_TEST_DATA");
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" + path;
+}
+
+inline std::shared_ptr<const Tokenizer> tokenizer(const std::string& name) { return Tokenizer::load(data("tokenizers/" + name)); }
+
+inline std::vector<std::string> split(const std::string& text, const std::string& separator) {
+  std::vector<std::string> parts;
+  size_t at = 0;
+  for (size_t hit; (hit = text.find(separator, at)) != std::string::npos; at = hit + separator.size()) {
+    parts.push_back(text.substr(at, hit - at));
+  }
+  parts.push_back(text.substr(at));
+  return parts;
+}
+
+inline std::vector<int32_t> ids_in(const std::string& line) {
+  std::vector<int32_t> ids;
+  const char* p = line.c_str();
+  while (*p != 0) {
+    char* end = nullptr;
+    const long id = std::strtol(p, &end, 10);
+    if (end == p) {
+      ++p;
+    } else {
+      ids.push_back(static_cast<int32_t>(id));
+      p = end;
+    }
+  }
+  return ids;
+}
+
+inline std::string streamed(const std::shared_ptr<const Tokenizer>& tokenizer, const std::vector<int32_t>& ids, bool skip) {
+  StreamDecoder decoder(tokenizer, skip);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
+}  // namespace twinkle::testing_tokenizers
