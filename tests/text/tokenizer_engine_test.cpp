@@ -116,7 +116,7 @@ TEST(Tokenizer, StreamOfByteFallbackWaitsForTheRun) {
   const auto byte = [&t](int b) { return t->token_to_id(tokenizer::byte_token(static_cast<unsigned char>(b))); };
   StreamDecoder stream(t);
   EXPECT_EQ(stream.push(t->token_to_id("\xE2\x96\x81" "a")), "a");
-  EXPECT_EQ(stream.push(byte(0xE4)) + stream.push(byte(0xBD)) + stream.push(byte(0xA0)), "");
+  for (const int b : {0xE4, 0xBD, 0xA0}) EXPECT_EQ(stream.push(byte(b)), "");
   EXPECT_EQ(stream.push(t->token_to_id("b")), "\xE4\xBD\xA0" "b");
   EXPECT_EQ(stream.push(byte(0xE4)), "");
   EXPECT_EQ(stream.finish(), "\uFFFD");
@@ -141,10 +141,14 @@ TEST(Tokenizer, DecodingGivesTheTextBack) {
   const std::string text = read_file(data("tokenizer-vectors/kitoken/utf8_input.txt"));
   for (const char* name : {"gpt2", "llama3", "minimind", "phi-3-mini"}) {
     const auto t = tokenizer(name);
-    EXPECT_EQ(t->decode(t->encode(text)), text) << name;
+    // SentencePiece's mark for a space comes back as one, also where the text itself has it.
+    const std::string mark = data("tokenizer-vectors/kitoken/tokenizers/utf8_output_llama2.txt");
+    const std::string want = std::string(name) == "phi-3-mini" ? read_file(mark) : text;
+    EXPECT_EQ(t->decode(t->encode(text)), want) << name;
     std::string bytes;
     for (const int32_t id : t->encode(text)) bytes += t->token_bytes(id);
-    EXPECT_EQ(bytes.substr(bytes.size() - text.size()), text) << name;
+    EXPECT_TRUE(bytes.ends_with(want)) << name;
+    EXPECT_LE(bytes.size(), want.size() + 1) << name;  // the space put in front
   }
 }
 
