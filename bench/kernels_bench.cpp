@@ -1,6 +1,7 @@
 // deps: kernels
 // Matrix kernels beside the machine's limit and ATen's fp32 product, on the shapes of SmolLM2-135M.
-//   kernels_bench [part of a line's name]     e.g. kernels_bench backward; TWINKLE_ISA and TWINKLE_NUM_THREADS apply
+//   kernels_bench [part of a line's name]     e.g. kernels_bench backward; TWINKLE_ISA and
+//   TWINKLE_NUM_THREADS apply
 // A figure is the best of several short runs; ours and the peer's are run in turn.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -81,12 +82,14 @@ void matrices(const Bench& bench, int64_t n, int64_t k, at::ScalarType type) {
     const at::Tensor x = at::randn({m, k}), dy = at::randn({m, n});
     at::Tensor y = at::empty({m, n}), dx = at::empty({m, k});
     const double flops = 2.0 * static_cast<double>(m * n * k);
-    bench.line(shape(forward, m, n, k), flops, m <= 8 ? bytes : 0, [&] { twinkle::ops::linear(x, w, {}, nullptr, {}, y); },
-               [&] { at::mm_out(y, x, w_KN); });
+    bench.line(
+        shape(forward, m, n, k), flops, m <= 8 ? bytes : 0,
+        [&] { twinkle::ops::linear(x, w, {}, nullptr, {}, y); }, [&] { at::mm_out(y, x, w_KN); });
     if (m < 100 || type == at::kFloat) continue;
-    bench.line(shape("backward input bf16", m, n, k), flops, 0,
-               [&] { twinkle::ops::linear_backward_input(dy, w, nullptr, {}, dx, false); },
-               [&] { at::mm_out(dx, dy, w_NK); });
+    bench.line(
+        shape("backward input bf16", m, n, k), flops, 0,
+        [&] { twinkle::ops::linear_backward_input(dy, w, nullptr, {}, dx, false); },
+        [&] { at::mm_out(dx, dy, w_NK); });
   }
 }
 
@@ -98,14 +101,16 @@ void weight_grad(const Bench& bench, int64_t n, int64_t k) {
     const at::Tensor x = at::randn({m, k}), dy = at::randn({m, n}), dy_t = dy.t();
     std::vector<twinkle::ops::RowRange> order;
     for (int64_t begin = 0; begin < m; begin += length) order.push_back({begin, begin + length});
-    bench.line(shape("weight grad", m, n, k) + " by " + std::to_string(length), 2.0 * static_cast<double>(m * n * k), 0,
-               [&] { twinkle::ops::linear_weight_grad(dy, x, order, grad); }, [&] { plain.addmm_(dy_t, x); });
+    bench.line(
+        shape("weight grad", m, n, k) + " by " + std::to_string(length), 2.0 * static_cast<double>(m * n * k),
+        0, [&] { twinkle::ops::linear_weight_grad(dy, x, order, grad); }, [&] { plain.addmm_(dy_t, x); });
   }
 }
 
 void adapters(const Bench& bench, int64_t n, int64_t k, int64_t rank) {
   const PackedMatrix w = PackedMatrix::pack(at::randn({n, k}) * 0.02, at::kBFloat16);
-  twinkle::ops::LoraSlot slot{at::randn({rank, k}), at::randn({n, rank}), 2.0f, at::zeros({rank, k}), at::zeros({n, rank})};
+  twinkle::ops::LoraSlot slot{at::randn({rank, k}), at::randn({n, rank}), 2.0f, at::zeros({rank, k}),
+                              at::zeros({n, rank})};
   const std::vector<twinkle::ops::LoraSlot> slots = {slot};
   const std::string tail = " r " + std::to_string(rank);
   for (const int64_t m : {100, 1024}) {
@@ -113,13 +118,16 @@ void adapters(const Bench& bench, int64_t n, int64_t k, int64_t rank) {
     for (int64_t begin = 0; begin < m; begin += 128) spans.push_back({begin, std::min(m, begin + 128), 0});
     const twinkle::ops::LoraBatch lora{spans, slots};
     const at::Tensor x = at::randn({m, k}), dy = at::randn({m, n});
-    at::Tensor y = at::empty({m, n}), dx = at::empty({m, k}), low = at::empty({m, rank}), dlow = at::empty({m, rank});
+    at::Tensor y = at::empty({m, n}), dx = at::empty({m, k}), low = at::empty({m, rank}),
+               dlow = at::empty({m, rank});
     const double base = 2.0 * static_cast<double>(m * n * k);
     const double up = 2.0 * static_cast<double>(m * rank * n), down = 2.0 * static_cast<double>(m * rank * k);
-    bench.line(shape("lora linear", m, n, k) + tail, base + up, 0, [&] { twinkle::ops::linear(x, w, {}, &lora, low, y); });
+    bench.line(shape("lora linear", m, n, k) + tail, base + up, 0,
+               [&] { twinkle::ops::linear(x, w, {}, &lora, low, y); });
     bench.line(shape("lora backward input", m, n, k) + tail, base + down, 0,
                [&] { twinkle::ops::linear_backward_input(dy, w, &lora, dlow, dx, false); });
-    bench.line(shape("lora shrink", m, n, k) + tail, down, 0, [&] { twinkle::ops::lora_shrink(x, lora, low); });
+    bench.line(shape("lora shrink", m, n, k) + tail, down, 0,
+               [&] { twinkle::ops::lora_shrink(x, lora, low); });
     bench.line(shape("lora shrink backward", m, n, k) + tail, up, 0,
                [&] { twinkle::ops::lora_shrink_backward(dy, lora, dlow); });
     bench.line(shape("lora weight grad", m, n, k) + tail, up + down, 0,
@@ -147,7 +155,8 @@ void head(const Bench& bench, int64_t v, int64_t k) {
                [&] { twinkle::ops::head_logprobs(hidden, w, nullptr, {}, targets, 1.0, out); });
     if (s < 100) continue;
     bench.line(shape("head forward backward", s, v, k), 2 * flops, 0, [&] {
-      twinkle::ops::head_forward_backward(hidden, w, nullptr, {}, targets, 1.0, dlogprob, order, out, dhidden, nullptr);
+      twinkle::ops::head_forward_backward(hidden, w, nullptr, {}, targets, 1.0, dlogprob, order, out, dhidden,
+                                          nullptr);
     });
   }
 }
@@ -162,7 +171,8 @@ int main(int argc, char** argv) {
   std::printf("isa %s, %d threads: FMA peak %.0f GFLOP/s, product %.0f GFLOP/s, copy %.1f GB/s\n",
               std::string(twinkle::isa_name(twinkle::active_isa())).c_str(), twinkle::num_threads(),
               bench.limit.fma_gflops, bench.limit.product_gflops, bench.limit.copy_gbs);
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{576, 576}, {192, 576}, {1536, 576}, {576, 1536}, {2048, 2048}}) {
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{576, 576}, {192, 576}, {1536, 576}, {576, 1536}, {2048, 2048}}) {
     matrices(bench, n, k, at::kBFloat16);
     matrices(bench, n, k, at::kFloat);
   }

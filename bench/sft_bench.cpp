@@ -1,10 +1,11 @@
 // deps: train
 // LoRA training steps on given rows, as bench/compare runs them beside transformers and PEFT:
 //   sft_bench MODEL ROWS.jsonl [--batch N] [--steps N] [--recompute] [--first-step] [--max-tokens-per-pass N]
-// ROWS holds {"input_ids": [...], "labels": [...]}, labels not shifted. Prints one JSON object: tokens/s, useful GFLOP/s and
-// the machine's own limit measured in the same process, peak memory. Useful work: 4 FLOP for each frozen weight and token,
-// 4 for each weight of the head and scored token, and attention's products over the pairs that causality leaves (7 for
-// forward and backward); adapters, norms and recomputation count as nothing.
+// ROWS holds {"input_ids": [...], "labels": [...]}, labels not shifted. Prints one JSON object: tokens/s,
+// useful GFLOP/s and the machine's own limit measured in the same process, peak memory. Useful work: 4 FLOP
+// for each frozen weight and token, 4 for each weight of the head and scored token, and attention's products
+// over the pairs that causality leaves (7 for forward and backward); adapters, norms and recomputation count
+// as nothing.
 #include <unistd.h>
 
 #include <chrono>
@@ -55,7 +56,8 @@ std::vector<InputFeature> read_rows(const std::string& path) {
 
 double useful_flops(const ModelConfig& c, const InputFeature& f) {
   const auto T = static_cast<double>(f.input_ids.size());
-  const double attention_weights = static_cast<double>(c.hidden_size * c.head_dim * 2 * (c.num_heads + c.num_kv_heads));
+  const double attention_weights =
+      static_cast<double>(c.hidden_size * c.head_dim * 2 * (c.num_heads + c.num_kv_heads));
   const double mlp_weights = 3.0 * static_cast<double>(c.hidden_size * c.intermediate_size);
   const double body = static_cast<double>(c.num_layers) * (attention_weights + mlp_weights);
   const double head = static_cast<double>(c.hidden_size * c.vocab_size);
@@ -73,16 +75,23 @@ int main(int argc, char** argv) try {
   TransformersModelOptions options;
   for (int i = 3; i < argc; ++i) {
     const auto number = [&] { return ++i < argc ? std::atoll(argv[i]) : 0; };
-    if (std::strcmp(argv[i], "--batch") == 0) batch = number();
-    else if (std::strcmp(argv[i], "--steps") == 0) steps = number();
-    else if (std::strcmp(argv[i], "--max-tokens-per-pass") == 0) options.micro_batch_tokens = number();
-    else if (std::strcmp(argv[i], "--recompute") == 0) options.gradient_checkpointing = Recompute::kAlways;
-    else if (std::strcmp(argv[i], "--first-step") == 0) first_step = true;
-    else return std::fprintf(stderr, "sft_bench: unknown option %s\n", argv[i]), 2;
+    if (std::strcmp(argv[i], "--batch") == 0)
+      batch = number();
+    else if (std::strcmp(argv[i], "--steps") == 0)
+      steps = number();
+    else if (std::strcmp(argv[i], "--max-tokens-per-pass") == 0)
+      options.micro_batch_tokens = number();
+    else if (std::strcmp(argv[i], "--recompute") == 0)
+      options.gradient_checkpointing = Recompute::kAlways;
+    else if (std::strcmp(argv[i], "--first-step") == 0)
+      first_step = true;
+    else
+      return std::fprintf(stderr, "sft_bench: unknown option %s\n", argv[i]), 2;
   }
   TransformersModel model(argv[1], options);
   model.add_adapter_to_model(
-      "default", LoraConfig{.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"}, .target_is_pattern = true});
+      "default",
+      LoraConfig{.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"}, .target_is_pattern = true});
   model.set_optimizer("AdamW", {{"lr", 1e-4}, {"weight_decay", 0.0}});
   model.set_loss("CrossEntropyLoss", {{"reduction", "token_mean"}});
   const double loaded = process_age_s();
@@ -90,13 +99,16 @@ int main(int argc, char** argv) try {
   if (first_step) {
     model.forward_backward(std::vector<InputFeature>{rows.at(0)});
     model.clip_grad_and_step();
-    const Json out = {{"program", "twinkle"}, {"loaded_s", loaded}, {"first_step_s", process_age_s()},
+    const Json out = {{"program", "twinkle"},
+                      {"loaded_s", loaded},
+                      {"first_step_s", process_age_s()},
                       {"tokens", rows[0].input_ids.size()}};
     return std::printf("%s\n", out.dump().c_str()), 0;
   }
   const auto next = [&](int64_t step) {
     std::vector<InputFeature> out;
-    for (int64_t i = 0; i < batch; ++i) out.push_back(rows[static_cast<size_t>(step * batch + i) % rows.size()]);
+    for (int64_t i = 0; i < batch; ++i)
+      out.push_back(rows[static_cast<size_t>(step * batch + i) % rows.size()]);
     return out;
   };
   const double loaded_mb = static_cast<double>(peak_resident_bytes()) / (1 << 20);
@@ -120,10 +132,18 @@ int main(int argc, char** argv) try {
   const double seconds = seconds_since(start);
   const double peak_mb = static_cast<double>(peak_resident_bytes()) / (1 << 20);
   const double limit = measure_fma_gflops();
-  const Json out = {{"program", "twinkle"}, {"isa", std::string(isa_name(active_isa()))}, {"tokens", tokens}, {"seconds", seconds},
-                    {"tokens_per_s", static_cast<double>(tokens) / seconds}, {"useful_gflops", flops / seconds / 1e9},
-                    {"limit_gflops", limit}, {"share_of_limit", flops / seconds / 1e9 / limit}, {"copy_gbs", measure_copy_gbs()},
-                    {"loaded_rss_mb", loaded_mb}, {"peak_rss_mb", peak_mb}, {"losses", losses}};
+  const Json out = {{"program", "twinkle"},
+                    {"isa", std::string(isa_name(active_isa()))},
+                    {"tokens", tokens},
+                    {"seconds", seconds},
+                    {"tokens_per_s", static_cast<double>(tokens) / seconds},
+                    {"useful_gflops", flops / seconds / 1e9},
+                    {"limit_gflops", limit},
+                    {"share_of_limit", flops / seconds / 1e9 / limit},
+                    {"copy_gbs", measure_copy_gbs()},
+                    {"loaded_rss_mb", loaded_mb},
+                    {"peak_rss_mb", peak_mb},
+                    {"losses", losses}};
   std::printf("%s\n", out.dump().c_str());
 } catch (const std::exception& e) {
   return std::fprintf(stderr, "%s\n", e.what()), 1;

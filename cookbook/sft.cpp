@@ -8,10 +8,12 @@
 using namespace twinkle;
 
 int main(int argc, char** argv) try {
-  if (argc < 4) return std::fprintf(stderr, "usage: sft MODEL DATA OUTPUT_DIR [EPOCHS] [CHAT_TEMPLATE_FILE]\n"), 2;
+  if (argc < 4)
+    return std::fprintf(stderr, "usage: sft MODEL DATA OUTPUT_DIR [EPOCHS] [CHAT_TEMPLATE_FILE]\n"), 2;
   TransformersModel model(argv[1]);
   model.add_adapter_to_model(
-      "default", LoraConfig{.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"}, .target_is_pattern = true});
+      "default",
+      LoraConfig{.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"}, .target_is_pattern = true});
   model.set_template("", {.chat_template = argc > 5 ? read_file(argv[5]) : ""});
 
   Dataset dataset({.dataset_id = argv[2]});
@@ -30,7 +32,8 @@ int main(int argc, char** argv) try {
   }
   progress.finish();
   std::printf("%s", line_chart(losses, {.title = "loss"}).c_str());
-  const auto saved = model.save({.output_dir = argv[3], .consumed_train_samples = loader.consumed_train_samples()});
+  const auto saved =
+      model.save({.output_dir = argv[3], .consumed_train_samples = loader.consumed_train_samples()});
   model.wait_for_save();
   std::printf("adapter: %s\n", saved->c_str());
 } catch (const std::exception& e) {

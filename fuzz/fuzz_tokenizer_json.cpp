@@ -1,5 +1,6 @@
 // deps: text
-// A tokenizer.json, a line break, and a text: loading refuses with an Error or encoding, streaming and saving agree.
+// A tokenizer.json, a line break, and a text: loading refuses with an Error or encoding, streaming and saving
+// agree.
 #include <cstdlib>
 #include <string_view>
 
@@ -19,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace twinkle;
   const std::string_view input(reinterpret_cast<const char*>(bytes), size);
   const size_t line = input.find('\n');
-  const std::string_view text = line == std::string_view::npos ? std::string_view("Hello 12  world's") : input.substr(line + 1);
+  const std::string_view text =
+      line == std::string_view::npos ? std::string_view("Hello 12  world's") : input.substr(line + 1);
   try {
     const auto tokenizer = Tokenizer::from_json(parse_json(input.substr(0, line), "fuzz"), Json(), "fuzz");
     for (const bool parse_special : {true, false}) {

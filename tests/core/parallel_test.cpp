@@ -53,9 +53,10 @@ TEST_F(Parallel, NestedCallsRunInline) {
 
 TEST_F(Parallel, TheFirstExceptionComesOut) {
   set_num_threads(2);
-  EXPECT_THROW(parallel_for(100, 1, [](int64_t begin, int64_t) {
-                 if (begin == 50) throw std::runtime_error("row 50");
-               }),
+  EXPECT_THROW(parallel_for(100, 1,
+                            [](int64_t begin, int64_t) {
+                              if (begin == 50) throw std::runtime_error("row 50");
+                            }),
                std::runtime_error);
   std::atomic<int64_t> sum{0};
   parallel_for(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });

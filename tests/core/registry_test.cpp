@@ -30,11 +30,13 @@ TEST(Registry, FillsDefaultsAndConvertsIntegralNumbers) {
 }
 
 TEST(Registry, RefusesWithTheNameAndTheReason) {
-  EXPECT_EQ(message_of(Json{{"epsilom", 1}}), "[GRPOLoss] unknown option 'epsilom' (did you mean 'epsilon'?)");
+  EXPECT_EQ(message_of(Json{{"epsilom", 1}}),
+            "[GRPOLoss] unknown option 'epsilom' (did you mean 'epsilon'?)");
   EXPECT_EQ(message_of(Json{{"epsilon", 0}}), "[GRPOLoss] 'epsilon': must be > 0, got 0");
   EXPECT_EQ(message_of(Json{{"steps", 1.5}}), "[GRPOLoss] 'steps': expected a whole number, got number 1.5");
   EXPECT_EQ(message_of(Json{{"steps", 0}}), "[GRPOLoss] 'steps': must be >= 1, got 0");
-  EXPECT_EQ(message_of(Json{{"reduction", "max"}}), "[GRPOLoss] 'reduction': must be one of sum, mean, got 'max'");
+  EXPECT_EQ(message_of(Json{{"reduction", "max"}}),
+            "[GRPOLoss] 'reduction': must be one of sum, mean, got 'max'");
   EXPECT_EQ(message_of(Json::array()), "[GRPOLoss] expected an object of options, got list");
 }
 

@@ -45,8 +45,9 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 HeadOutputs make_outputs(int64_t rows, int64_t top) {
   const at::Tensor ints = at::zeros({rows}, at::kInt);
-  return {at::empty({rows}), at::empty({rows}), at::empty({rows}), ints, at::empty({rows, top}),
-          at::zeros({rows, top}, at::kInt)};
+  return {at::empty({rows}),      at::empty({rows}),
+          at::empty({rows}),      ints,
+          at::empty({rows, top}), at::zeros({rows, top}, at::kInt)};
 }
 
 struct Case {
@@ -69,7 +70,8 @@ double largest(const at::Tensor& x) { return x.numel() == 0 ? 0.0 : x.abs().max(
 struct Shape {
   int64_t rows, vocabulary, width;
 };
-const std::vector<Shape> kShapes = {{0, 50, 8}, {1, 5, 3}, {3, 511, 17}, {7, 513, 61}, {13, 1601, 40}, {101, 1031, 64}};
+const std::vector<Shape> kShapes = {{0, 50, 8},   {1, 5, 3},      {3, 511, 17},
+                                    {7, 513, 61}, {13, 1601, 40}, {101, 1031, 64}};
 
 TEST_F(HeadTest, ForwardMatchesDouble) {
   for (const Isa isa : vector_isas()) {
@@ -82,7 +84,8 @@ TEST_F(HeadTest, ForwardMatchesDouble) {
       const at::Tensor scores = c.hidden.to(at::kDouble).matmul(c.w.unpack(at::kDouble).t()) * 0.7;
       const at::Tensor logp = scores.log_softmax(1);
       const at::Tensor target = c.targets.to(at::kLong).unsqueeze(1);
-      EXPECT_LT(largest(out.logprob_S - logp.gather(1, target).squeeze(1)), tolerance) << isa_name(isa) << s.vocabulary;
+      EXPECT_LT(largest(out.logprob_S - logp.gather(1, target).squeeze(1)), tolerance)
+          << isa_name(isa) << s.vocabulary;
       EXPECT_LT(largest(out.lse_S - scores.logsumexp(1)), tolerance);
       EXPECT_LT(largest(out.entropy_S + (logp.exp() * logp).sum(1)), tolerance);
       if (isa == Isa::kAmx || s.rows == 0) continue;
@@ -101,8 +104,8 @@ TEST_F(HeadTest, TiesGoToTheLowestId) {
     at::Tensor weight = at::ones({1300, 1});
     for (const int64_t row : {1299, 700, 530}) weight[row].fill_(2.0f);
     HeadOutputs out = make_outputs(1, 5);
-    head_logprobs(at::ones({1, 1}), PackedMatrix::pack(weight, at::kFloat), nullptr, {}, at::zeros({1}, at::kInt), 1.0,
-                  out);
+    head_logprobs(at::ones({1, 1}), PackedMatrix::pack(weight, at::kFloat), nullptr, {},
+                  at::zeros({1}, at::kInt), 1.0, out);
     EXPECT_EQ(out.argmax_S[0].item<int>(), 530);
     EXPECT_TRUE(at::equal(out.topk_id_SJ[0], at::tensor({530, 700, 1299, 0, 1}, at::kInt)));
     // lse = log(1297 e + 3 e^2) = 8.17805; entropy by hand from p1 = e / Z and p2 = e^2 / Z.
@@ -133,8 +136,8 @@ TEST_F(HeadTest, LargeLogitsStayFiniteAndNanIsSeen) {
 struct HeadAdapters {
   HeadAdapters(int64_t vocabulary, int64_t width) {
     for (const int64_t r : {5, 16}) {
-      slots.push_back({at::randn({r, width}) * 0.1, at::randn({vocabulary, r}) * 0.1, 1.5f, at::zeros({r, width}),
-                       at::zeros({vocabulary, r})});
+      slots.push_back({at::randn({r, width}) * 0.1, at::randn({vocabulary, r}) * 0.1, 1.5f,
+                       at::zeros({r, width}), at::zeros({vocabulary, r})});
     }
   }
   std::vector<LoraSlot> slots;
@@ -159,7 +162,8 @@ TEST_F(HeadTest, BackwardMatchesAutogradInDouble) {
       const std::vector<RowRange> order = {{first, second}, {0, first}, {second, s.rows}};
       at::Tensor dhidden = at::full({s.rows, s.width}, 5.0f);
       PackedMatrix grad = PackedMatrix::zeros_like(c.w);
-      head_backward(c.hidden, c.w, &lora, low, c.targets, 1.3, out, c.dlogprob, c.dentropy, order, dhidden, &grad);
+      head_backward(c.hidden, c.w, &lora, low, c.targets, 1.3, out, c.dlogprob, c.dentropy, order, dhidden,
+                    &grad);
       if (s.rows == 0) continue;
 
       const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).clone().requires_grad_(true); };
@@ -202,8 +206,14 @@ struct Outcome {
 };
 
 std::vector<at::Tensor> tensors(const Outcome& o) {
-  return {o.out.logprob_S,       o.out.lse_S, o.out.entropy_S, o.out.argmax_S.to(at::kFloat),
-          o.out.topk_logprob_SJ, o.dhidden,   o.grad,          o.da,
+  return {o.out.logprob_S,
+          o.out.lse_S,
+          o.out.entropy_S,
+          o.out.argmax_S.to(at::kFloat),
+          o.out.topk_logprob_SJ,
+          o.dhidden,
+          o.grad,
+          o.da,
           o.db};
 }
 
@@ -236,7 +246,8 @@ Outcome run(const Case& c, const std::vector<int64_t>& lengths, bool fused, cons
   }
   PackedMatrix* target = weight ? &grad : nullptr;
   if (fused) {
-    head_forward_backward(c.hidden, c.w, lora, low, c.targets, 0.9, c.dlogprob, order, o.out, o.dhidden, target);
+    head_forward_backward(c.hidden, c.w, lora, low, c.targets, 0.9, c.dlogprob, order, o.out, o.dhidden,
+                          target);
   } else {
     head_logprobs(c.hidden, c.w, lora, low, c.targets, 0.9, o.out);
     head_backward(c.hidden, c.w, lora, low, c.targets, 0.9, o.out, c.dlogprob, {}, order, o.dhidden, target);
@@ -277,13 +288,15 @@ TEST_F(HeadTest, OneWalkThreadsRunsAndInstructionSetsAgree) {
   }
 }
 
-// A vocabulary so large that only a few rows' logits are held at once; a sequence longer than that takes two walks.
+// A vocabulary so large that only a few rows' logits are held at once; a sequence longer than that takes two
+// walks.
 TEST_F(HeadTest, OneWalkInPiecesHasTheSameBits) {
   const Case c = make_case(120, 151937, 3, at::kFloat);
   for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{{50, 40, 30}, {5, 115}}) {
     expect_same(run(c, lengths, true, nullptr), run(c, lengths, false, nullptr), "pieces");
   }
-  EXPECT_TRUE(same_bits(run(c, {120}, true, nullptr, false).dhidden, run(c, {120}, false, nullptr, false).dhidden));
+  EXPECT_TRUE(
+      same_bits(run(c, {120}, true, nullptr, false).dhidden, run(c, {120}, false, nullptr, false).dhidden));
 }
 
 TEST_F(HeadTest, ARowDoesNotSeeTheOthersAndSequencesAddUp) {
@@ -300,8 +313,8 @@ TEST_F(HeadTest, ARowDoesNotSeeTheOthersAndSequencesAddUp) {
       HeadOutputs out = make_outputs(length, 3);
       at::Tensor dhidden = at::empty({length, 33});
       const std::vector<RowRange> order = {{0, length}};
-      head_forward_backward(part.hidden, part.w, nullptr, {}, part.targets, 0.9, part.dlogprob, order, out, dhidden,
-                            &sum);
+      head_forward_backward(part.hidden, part.w, nullptr, {}, part.targets, 0.9, part.dlogprob, order, out,
+                            dhidden, &sum);
       EXPECT_TRUE(same_bits(out.logprob_S, cut(whole.out.logprob_S)));
       EXPECT_TRUE(same_bits(out.entropy_S, cut(whole.out.entropy_S)));
       EXPECT_TRUE(same_bits(out.topk_logprob_SJ, cut(whole.out.topk_logprob_SJ)));
@@ -356,7 +369,8 @@ TEST_F(HeadTest, PlainPathAgrees) {
   force_isa(vector_isas().front());
   const Outcome fast = run(c, {10, 20}, true, &adapters);
   const std::vector<at::Tensor> x = tensors(plain), y = tensors(fast);
-  for (size_t i = 0; i < x.size(); ++i) EXPECT_LT(largest(x[i] - y[i]), 1e-5 * std::max(1.0, largest(x[i]))) << i;
+  for (size_t i = 0; i < x.size(); ++i)
+    EXPECT_LT(largest(x[i] - y[i]), 1e-5 * std::max(1.0, largest(x[i]))) << i;
 }
 
 }  // namespace

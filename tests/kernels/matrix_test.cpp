@@ -54,9 +54,10 @@ double tolerance(Isa isa) { return isa == Isa::kAmx ? 8e-3 : 4e-6; }
 struct Shape {
   int64_t t, n, k;
 };
-const std::vector<Shape> kShapes = {{0, 16, 16}, {1, 1, 1},     {1, 49, 7},    {2, 16, 33},    {3, 130, 257},
-                                    {5, 17, 61}, {12, 64, 512}, {13, 37, 300}, {31, 577, 129}, {97, 101, 103},
-                                    {1, 640, 576}, {200, 96, 1030}, {401, 48, 67}, {7, 2, 577}};
+const std::vector<Shape> kShapes = {{0, 16, 16},    {1, 1, 1},      {1, 49, 7},    {2, 16, 33},
+                                    {3, 130, 257},  {5, 17, 61},    {12, 64, 512}, {13, 37, 300},
+                                    {31, 577, 129}, {97, 101, 103}, {1, 640, 576}, {200, 96, 1030},
+                                    {401, 48, 67},  {7, 2, 577}};
 
 PackedMatrix pack(const at::Tensor& w, at::ScalarType type) { return PackedMatrix::pack(w, type); }
 
@@ -95,7 +96,8 @@ TEST_F(MatrixTest, BackwardInputMatchesDoubleAndAccumulates) {
         const at::Tensor exact = dyd.matmul(wd), size = dyd.abs().matmul(wd.abs()) + start.abs();
         at::Tensor dx = at::full({s.t, s.k}, 3.0f);
         linear_backward_input(dy, w, nullptr, {}, dx, false);
-        EXPECT_LT(error_of(dx, exact, size), tolerance(isa)) << isa_name(isa) << " " << s.t << "x" << s.n << "x" << s.k;
+        EXPECT_LT(error_of(dx, exact, size), tolerance(isa))
+            << isa_name(isa) << " " << s.t << "x" << s.n << "x" << s.k;
         at::Tensor sum = start.clone();
         linear_backward_input(dy, w, nullptr, {}, sum, true);
         EXPECT_LT(error_of(sum, exact + start, size), tolerance(isa));
@@ -119,7 +121,8 @@ TEST_F(MatrixTest, ARowHasTheSameBitsInEveryBatch) {
           at::Tensor x = at::randn({count, 613}), dy = at::randn({count, 291});
           x[place].copy_(row[0]);
           dy[place].copy_(drow[0]);
-          EXPECT_TRUE(same_bits(run_linear(x, w)[place], alone[0])) << isa_name(isa) << " " << count << " " << place;
+          EXPECT_TRUE(same_bits(run_linear(x, w)[place], alone[0]))
+              << isa_name(isa) << " " << count << " " << place;
           at::Tensor dx = at::empty({count, 613});
           linear_backward_input(dy, w, nullptr, {}, dx, false);
           EXPECT_TRUE(same_bits(dx[place], dalone[0])) << isa_name(isa) << " " << count << " " << place;
@@ -150,7 +153,8 @@ TEST_F(MatrixTest, AnElementIsOneChainInAscendingOrder) {
   }
 }
 
-// An odd mix of adapters: gaps without one, spans not in row order, a slot without this module, ranks 1 to 33.
+// An odd mix of adapters: gaps without one, spans not in row order, a slot without this module, ranks 1
+// to 33.
 struct Adapters {
   Adapters(int64_t n, int64_t k, std::vector<int64_t> ranks) {
     for (const int64_t r : ranks) {
@@ -185,7 +189,8 @@ TEST_F(MatrixTest, AdaptersMatchTheirFormula) {
     const Adapters a = make_adapters(n, k);
     const LoraBatch lora = a.batch();
     ASSERT_EQ(lora.max_rank(), 33);
-    const at::Tensor x = at::randn({kAdapterRows, k}), dy = at::randn({kAdapterRows, n}), wt = at::randn({n, k});
+    const at::Tensor x = at::randn({kAdapterRows, k}), dy = at::randn({kAdapterRows, n}),
+                     wt = at::randn({n, k});
     const PackedMatrix w = pack(wt, at::kFloat);
     at::Tensor low = at::full({kAdapterRows, 33}, 9.0f), dlow = at::full({kAdapterRows, 33}, 9.0f);
     lora_shrink(x, lora, low);
@@ -221,7 +226,8 @@ TEST_F(MatrixTest, AdaptersMatchTheirFormula) {
     }
     const auto near = [&](const at::Tensor& got, const at::Tensor& want, const char* what) {
       const double scale = want.abs().max().item<double>();
-      EXPECT_LT((got.to(at::kDouble) - want).abs().max().item<double>(), (isa == Isa::kAmx ? 2e-2 : 3e-6) * scale)
+      EXPECT_LT((got.to(at::kDouble) - want).abs().max().item<double>(),
+                (isa == Isa::kAmx ? 2e-2 : 3e-6) * scale)
           << isa_name(isa) << " " << what;
     };
     near(low, want_low, "low");
@@ -263,12 +269,14 @@ TEST_F(MatrixTest, RowsOfAnAdapterDoNotSeeTheOthers) {
     for (const LoraSpan& span : a.spans) {
       const int64_t m = span.end - span.begin;
       const std::vector<LoraSpan> one = {{0, m, span.slot}};
-      const Result alone =
-          run(x.narrow(0, span.begin, m).contiguous(), dy.narrow(0, span.begin, m).contiguous(), {one, a.slots});
+      const Result alone = run(x.narrow(0, span.begin, m).contiguous(),
+                               dy.narrow(0, span.begin, m).contiguous(), {one, a.slots});
       EXPECT_TRUE(same_bits(alone.low, all.low.narrow(0, span.begin, m)));
       EXPECT_TRUE(same_bits(alone.dlow, all.dlow.narrow(0, span.begin, m)));
-      EXPECT_TRUE(same_bits(alone.y, all.y.narrow(0, span.begin, m))) << isa_name(isa) << " slot " << span.slot;
-      EXPECT_TRUE(same_bits(alone.dx, all.dx.narrow(0, span.begin, m))) << isa_name(isa) << " slot " << span.slot;
+      EXPECT_TRUE(same_bits(alone.y, all.y.narrow(0, span.begin, m)))
+          << isa_name(isa) << " slot " << span.slot;
+      EXPECT_TRUE(same_bits(alone.dx, all.dx.narrow(0, span.begin, m)))
+          << isa_name(isa) << " slot " << span.slot;
     }
     // Rows without an adapter have the bits of the base alone.
     EXPECT_TRUE(same_bits(all.y.narrow(0, 97, 4), run_linear(x, w).narrow(0, 97, 4)));
@@ -283,7 +291,8 @@ TEST_F(MatrixTest, WeightGradientsMatchDouble) {
       const at::Tensor x = at::randn({s.t, s.k}), dy = at::randn({s.t, s.n}), start = at::randn({s.n, s.k});
       PackedMatrix grad = pack(start, at::kFloat);
       linear_weight_grad(dy, x, order, grad);
-      at::Tensor exact = start.to(at::kDouble), size = start.abs().to(at::kDouble), bias = at::zeros({s.n}, at::kDouble);
+      at::Tensor exact = start.to(at::kDouble), size = start.abs().to(at::kDouble),
+                 bias = at::zeros({s.n}, at::kDouble);
       for (const RowRange& r : order) {
         const at::Tensor d = dy.narrow(0, r.begin, r.end - r.begin).to(at::kDouble);
         const at::Tensor v = x.narrow(0, r.begin, r.end - r.begin).to(at::kDouble);
@@ -317,7 +326,8 @@ TEST_F(MatrixTest, MicroBatchesGiveTheGradientsOfOneBatch) {
     struct Grads {
       at::Tensor w, bias, da0, db0, da1, db1;
     };
-    // Passes of sequences; within a pass they stand in the order of `place`, and are summed in their own order.
+    // Passes of sequences; within a pass they stand in the order of `place`, and are summed in their own
+    // order.
     const auto run = [&](const std::vector<std::vector<int>>& passes, bool reversed) {
       Adapters a = master;
       for (LoraSlot& slot : a.slots) {
@@ -353,7 +363,8 @@ TEST_F(MatrixTest, MicroBatchesGiveTheGradientsOfOneBatch) {
         linear_weight_grad(dy_TN, x_TK, order, grad);
         bias_grad(dy_TN, order, dbias);
       }
-      return Grads{grad.storage(), dbias, a.slots[0].da_rK, a.slots[0].db_Nr, a.slots[1].da_rK, a.slots[1].db_Nr};
+      return Grads{grad.storage(),   dbias,           a.slots[0].da_rK, a.slots[0].db_Nr,
+                   a.slots[1].da_rK, a.slots[1].db_Nr};
     };
     const Grads whole = run({{0, 1, 2, 3, 4}}, false);
     for (const auto& passes : std::vector<std::vector<std::vector<int>>>{
@@ -389,7 +400,8 @@ std::vector<at::Tensor> everything(at::ScalarType type) {
   const std::vector<RowRange> order = {{0, 50}, {50, 101}};
   linear_weight_grad(dy, x, order, grad);
   bias_grad(dy, order, dbias);
-  std::vector<at::Tensor> out = {low, dlow, run_linear(x, w, at::randn({n}), &lora, low), dx, grad.storage(), dbias};
+  std::vector<at::Tensor> out = {low, dlow,           run_linear(x, w, at::randn({n}), &lora, low),
+                                 dx,  grad.storage(), dbias};
   for (const int64_t rows : {1, 2, 7, 24}) out.push_back(run_linear(x.narrow(0, 0, rows).contiguous(), w));
   for (const LoraSlot& slot : a.slots) {
     if (!slot.a_rK.defined()) continue;
@@ -409,11 +421,13 @@ TEST_F(MatrixTest, ThreadsRunsAndInstructionSetsAgree) {
       for (const int threads : {1, 2, 3}) {
         set_num_threads(threads);
         const std::vector<at::Tensor> again = everything(type);
-        for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], again[i])) << isa_name(isa) << " " << i;
+        for (size_t i = 0; i < one.size(); ++i)
+          EXPECT_TRUE(same_bits(one[i], again[i])) << isa_name(isa) << " " << i;
       }
       if (isa == Isa::kAmx) continue;  // rounds its inputs
       if (first.empty()) first = one;
-      for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], first[i])) << isa_name(isa) << " " << i;
+      for (size_t i = 0; i < one.size(); ++i)
+        EXPECT_TRUE(same_bits(one[i], first[i])) << isa_name(isa) << " " << i;
     }
   }
 }

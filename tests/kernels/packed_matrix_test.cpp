@@ -23,8 +23,8 @@ TEST(PackedMatrix, KeepsPanelsOfSixteenRowsPaddedWithZeros) {
   ASSERT_EQ(w.storage().numel(), 2 * 3 * 16);
   const float* p = w.storage().const_data_ptr<float>();
   EXPECT_EQ(p[0], 0.0f);
-  EXPECT_EQ(p[1], 100.0f);           // row 1, column 0
-  EXPECT_EQ(p[16 + 15], 1501.0f);    // row 15, column 1
+  EXPECT_EQ(p[1], 100.0f);             // row 1, column 0
+  EXPECT_EQ(p[16 + 15], 1501.0f);      // row 15, column 1
   EXPECT_EQ(p[48 + 32 + 1], 1702.0f);  // row 17, column 2
   EXPECT_EQ(p[48 + 32 + 2], 0.0f);
 }
@@ -86,7 +86,8 @@ TEST(PackedMatrix, EveryInstructionSetPacksTheSameBits) {
           const int64_t first = n / 2;
           at::Tensor rows = at::empty({n - first, k});
           packed.read_rows(first, n, rows.mutable_data_ptr<float>());
-          EXPECT_TRUE(at::equal(rows, w.to(dtype).to(at::kFloat).narrow(0, first, n - first))) << isa_name(isa);
+          EXPECT_TRUE(at::equal(rows, w.to(dtype).to(at::kFloat).narrow(0, first, n - first)))
+              << isa_name(isa);
         }
       }
     }

@@ -1,6 +1,6 @@
 // labels: quick bits
-// The products on matrix tiles, computed in scalar code by the definition of the instruction, so that this runs on
-// any processor; where AMX is there, its tiles must give the same bits.
+// The products on matrix tiles, computed in scalar code by the definition of the instruction, so that this
+// runs on any processor; where AMX is there, its tiles must give the same bits.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,8 @@ at::Tensor by_definition(const at::Tensor& a, const at::Tensor& b_NK) {
       float sum = 0.0f;
       for (int64_t s = 0; s < k; s += 32) {
         float half[2] = {0.0f, 0.0f};
-        for (int64_t e = s; e < std::min(k, s + 32); ++e) half[e % 2] = std::fma(xp[i * k + e], wp[j * k + e], half[e % 2]);
+        for (int64_t e = s; e < std::min(k, s + 32); ++e)
+          half[e % 2] = std::fma(xp[i * k + e], wp[j * k + e], half[e % 2]);
         sum += half[0] + half[1];
       }
       c.mutable_data_ptr<float>()[i * n + j] = sum;
@@ -79,7 +80,7 @@ at::Tensor by_definition(const at::Tensor& a, const at::Tensor& b_NK) {
 struct Shape {
   int64_t t, n, k;
 };
-const std::vector<Shape> kShapes = {{0, 16, 16}, {1, 1, 1},   {2, 16, 33},   {5, 17, 61},  {16, 32, 64},
+const std::vector<Shape> kShapes = {{0, 16, 16},   {1, 1, 1},     {2, 16, 33},   {5, 17, 61},  {16, 32, 64},
                                     {17, 37, 300}, {33, 49, 520}, {61, 131, 97}, {130, 40, 70}};
 
 TEST_F(TilesTest, ProductsFollowTheDefinitionOverOddShapesAndTypes) {
@@ -87,7 +88,8 @@ TEST_F(TilesTest, ProductsFollowTheDefinitionOverOddShapesAndTypes) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const PackedMatrix w = PackedMatrix::pack(at::randn({s.n, s.k}), type);
       const at::Tensor x = at::randn({s.t, s.k}), dy = at::randn({s.t, s.n});
-      EXPECT_TRUE(same_bits(run_linear(x, w), by_definition(x, w.unpack()))) << s.t << "x" << s.n << "x" << s.k;
+      EXPECT_TRUE(same_bits(run_linear(x, w), by_definition(x, w.unpack())))
+          << s.t << "x" << s.n << "x" << s.k;
       const at::Tensor expected = by_definition(dy, w.unpack().t().contiguous());
       EXPECT_TRUE(same_bits(run_backward(dy, w), expected)) << s.t << "x" << s.n << "x" << s.k;
       // fp64 on the rounded inputs.
@@ -140,7 +142,8 @@ TEST_F(TilesTest, AccumulatesAndAddsAdapters) {
 
 TEST_F(TilesTest, HeadInOneWalkHasTheBitsOfTwo) {
   const PackedMatrix w = PackedMatrix::pack(at::randn({1100, 33}) * 0.3, at::kBFloat16);
-  const at::Tensor hidden = at::randn({19, 33}), targets = at::randint(1100, {19}, at::kInt), dlogprob = at::randn({19});
+  const at::Tensor hidden = at::randn({19, 33}), targets = at::randint(1100, {19}, at::kInt),
+                   dlogprob = at::randn({19});
   const std::vector<RowRange> order = {{0, 7}, {7, 19}};
   const auto outputs = [] { return HeadOutputs{at::empty({19}), at::empty({19}), {}, {}, {}, {}}; };
   HeadOutputs one = outputs(), two = outputs();
@@ -151,7 +154,10 @@ TEST_F(TilesTest, HeadInOneWalkHasTheBitsOfTwo) {
   EXPECT_TRUE(same_bits(one.logprob_S, two.logprob_S));
   EXPECT_TRUE(same_bits(done, dtwo));
   const at::Tensor logp = rounded(hidden).to(at::kDouble).matmul(w.unpack(at::kDouble).t()).log_softmax(1);
-  EXPECT_LT((one.logprob_S - logp.gather(1, targets.to(at::kLong).unsqueeze(1)).squeeze(1)).abs().max().item<double>(),
+  EXPECT_LT((one.logprob_S - logp.gather(1, targets.to(at::kLong).unsqueeze(1)).squeeze(1))
+                .abs()
+                .max()
+                .item<double>(),
             1e-5);
 }
 

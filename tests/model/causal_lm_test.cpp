@@ -1,6 +1,6 @@
 // labels: quick bits
-// The decoder against an independent formula: the same model written with plain ATen and differentiated by torch's
-// autograd. Then the law: bits do not depend on neighbours, splits, places, threads or recomputation.
+// The decoder against an independent formula: the same model written with plain ATen and differentiated by
+// torch's autograd. Then the law: bits do not depend on neighbours, splits, places, threads or recomputation.
 #include "twinkle/model/causal_lm.h"
 
 #include <ATen/ATen.h>
@@ -81,7 +81,8 @@ struct TestAdapter {
 };
 
 // One adapter of rank 3 on every linear, the head included.
-std::unique_ptr<TestAdapter> make_adapter(const CausalLM& model, const PackedBatch& batch, double dropout = 0) {
+std::unique_ptr<TestAdapter> make_adapter(const CausalLM& model, const PackedBatch& batch,
+                                          double dropout = 0) {
   auto out = std::make_unique<TestAdapter>();
   for (size_t m = 0; m < model.linears().size(); ++m) {
     const auto& info = model.linears()[m];
@@ -101,7 +102,8 @@ std::unique_ptr<TestAdapter> make_adapter(const CausalLM& model, const PackedBat
     }
   }
   for (const int64_t s : batch.reduction_order()) {
-    out->binding.spans.push_back({batch.cu_seqlens[static_cast<size_t>(s)], batch.cu_seqlens[static_cast<size_t>(s) + 1], 0});
+    out->binding.spans.push_back(
+        {batch.cu_seqlens[static_cast<size_t>(s)], batch.cu_seqlens[static_cast<size_t>(s) + 1], 0});
   }
   out->binding.dropout = {dropout};
   out->binding.dropout_seed = {77};
@@ -112,7 +114,8 @@ InputFeature feature(int64_t length, uint64_t seed) {
   CounterRng rng(seed);
   InputFeature f;
   for (int64_t i = 0; i < length; ++i) f.input_ids.push_back(static_cast<int32_t>(rng.next_below(53)));
-  for (int64_t i = 0; i + 1 < length; ++i) f.labels.push_back(i % 3 == 1 ? kIgnoreIndex : f.input_ids[static_cast<size_t>(i) + 1]);
+  for (int64_t i = 0; i + 1 < length; ++i)
+    f.labels.push_back(i % 3 == 1 ? kIgnoreIndex : f.input_ids[static_cast<size_t>(i) + 1]);
   f.labels.push_back(kIgnoreIndex);
   return f;
 }
@@ -124,7 +127,8 @@ struct Oracle {
   std::vector<at::Tensor> a, b;  // adapters by module
 
   at::Tensor linear(const at::Tensor& x, const std::string& name, size_t module) const {
-    const std::string weight = name == "lm_head" && config.tie_word_embeddings ? "model.embed_tokens.weight" : name + ".weight";
+    const std::string weight =
+        name == "lm_head" && config.tie_word_embeddings ? "model.embed_tokens.weight" : name + ".weight";
     at::Tensor y = x.matmul(w.at(weight).t());
     if (w.count(name + ".bias") > 0) y = y + w.at(name + ".bias");
     if (!a.empty()) y = y + 0.7 * x.matmul(a[module].t()).matmul(b[module].t());
@@ -135,9 +139,11 @@ struct Oracle {
   }
   at::Tensor rotate(const at::Tensor& x) const {  // [T, H, D]
     const int64_t T = x.size(0), half = config.head_dim / 2;
-    const at::Tensor freq = at::pow(config.rope.theta, -at::arange(half, at::kFloat) / static_cast<double>(half));
+    const at::Tensor freq =
+        at::pow(config.rope.theta, -at::arange(half, at::kFloat) / static_cast<double>(half));
     const at::Tensor angle = at::arange(T, at::kFloat).unsqueeze(1) * freq;
-    const at::Tensor cos = at::cat({angle.cos(), angle.cos()}, 1).unsqueeze(1), sin = at::cat({angle.sin(), angle.sin()}, 1).unsqueeze(1);
+    const at::Tensor cos = at::cat({angle.cos(), angle.cos()}, 1).unsqueeze(1),
+                     sin = at::cat({angle.sin(), angle.sin()}, 1).unsqueeze(1);
     const at::Tensor turned = at::cat({-x.narrow(2, half, half), x.narrow(2, 0, half)}, 2);
     return x * cos + turned * sin;
   }
@@ -161,7 +167,8 @@ struct Oracle {
       at::Tensor q = linear(n, p + "self_attn.q_proj", module++).view({T, H, D});
       at::Tensor k = linear(n, p + "self_attn.k_proj", module++).view({T, G, D});
       at::Tensor v = linear(n, p + "self_attn.v_proj", module++).view({T, G, D});
-      if (config.qk_norm) q = norm(q, p + "self_attn.q_norm.weight"), k = norm(k, p + "self_attn.k_norm.weight");
+      if (config.qk_norm)
+        q = norm(q, p + "self_attn.q_norm.weight"), k = norm(k, p + "self_attn.k_norm.weight");
       q = rotate(q).transpose(0, 1);
       k = rotate(k).repeat_interleave(H / G, 1).transpose(0, 1);
       v = v.repeat_interleave(H / G, 1).transpose(0, 1);
@@ -173,7 +180,8 @@ struct Oracle {
       const at::Tensor o = scores.softmax(-1).matmul(v).transpose(0, 1).reshape({T, H * D});
       x = x + linear(o, p + "self_attn.o_proj", module++);
       n = norm(x, p + "post_attention_layernorm.weight");
-      const at::Tensor gate = linear(n, p + "mlp.gate_proj", module), up = linear(n, p + "mlp.up_proj", module + 1);
+      const at::Tensor gate = linear(n, p + "mlp.gate_proj", module),
+                       up = linear(n, p + "mlp.up_proj", module + 1);
       x = x + linear(at::silu(gate) * up, p + "mlp.down_proj", module + 2);
       module += 3;
     }
@@ -194,7 +202,8 @@ struct RunOptions {
 };
 
 // Forward and backward of sum(logprob * (0.5 + row / 16)); returns the logprobs.
-at::Tensor run(CausalLM& model, const PackedBatch& batch, const nn::LoraBinding* lora, const RunOptions& options = {}) {
+at::Tensor run(CausalLM& model, const PackedBatch& batch, const nn::LoraBinding* lora,
+               const RunOptions& options = {}) {
   model.forward(batch, lora, {.for_backward = true, .recompute = options.recompute});
   const auto rows = batch.scored_rows();
   std::vector<int32_t> targets;
@@ -226,7 +235,8 @@ TEST_P(Families, GradientsEqualAutograd) {
   const at::Tensor logprobs = run(*model, batch, &adapter->binding);
 
   Oracle oracle{config, {}, {}, {}};
-  for (const auto& info : source.tensors()) oracle.w[info.name] = source.values(info.name).requires_grad_(true);
+  for (const auto& info : source.tensors())
+    oracle.w[info.name] = source.values(info.name).requires_grad_(true);
   for (const auto& a : adapter->a) oracle.a.push_back(a.clone().requires_grad_(true));
   for (const auto& b : adapter->b) oracle.b.push_back(b.clone().requires_grad_(true));
   std::vector<at::Tensor> expected;
@@ -265,10 +275,12 @@ std::vector<at::Tensor> all_gradients(CausalLM& model, const TestAdapter& adapte
   return out;
 }
 
-void expect_same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, const std::string& what) {
+void expect_same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
+                      const std::string& what) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(a[i].contiguous().view(at::kInt).equal(b[i].contiguous().view(at::kInt))) << what << ", gradient " << i << ", largest difference " << (a[i] - b[i]).abs().max().item<float>();
+    EXPECT_TRUE(a[i].contiguous().view(at::kInt).equal(b[i].contiguous().view(at::kInt)))
+        << what << ", gradient " << i << ", largest difference " << (a[i] - b[i]).abs().max().item<float>();
   }
 }
 
@@ -277,8 +289,8 @@ struct Case {
   double dropout;
 };
 
-std::vector<at::Tensor> gradients_of(const Case& c, const std::vector<PackedBatch>& batches, const RunOptions& options,
-                                     std::vector<at::Tensor>* logprobs = nullptr) {
+std::vector<at::Tensor> gradients_of(const Case& c, const std::vector<PackedBatch>& batches,
+                                     const RunOptions& options, std::vector<at::Tensor>* logprobs = nullptr) {
   const ModelConfig config = model_config_from_json(variant(c.family), "test");
   auto model = CausalLM::build(config, LoudWeights(config, 5));
   model->make_trainable();
@@ -286,7 +298,8 @@ std::vector<at::Tensor> gradients_of(const Case& c, const std::vector<PackedBatc
   for (const auto& batch : batches) {
     adapter->binding.spans.clear();
     for (const int64_t s : batch.reduction_order()) {
-      adapter->binding.spans.push_back({batch.cu_seqlens[static_cast<size_t>(s)], batch.cu_seqlens[static_cast<size_t>(s) + 1], 0});
+      adapter->binding.spans.push_back(
+          {batch.cu_seqlens[static_cast<size_t>(s)], batch.cu_seqlens[static_cast<size_t>(s) + 1], 0});
     }
     const at::Tensor lp = run(*model, batch, &adapter->binding, options);
     if (logprobs != nullptr) logprobs->push_back(lp);
@@ -304,8 +317,11 @@ TEST(CausalLmBits, SplitsOrderThreadsAndRecomputationLeaveTheBits) {
     expect_same_bits(want, gradients_of(c, {whole}, {.recompute = true}), c.family + " recomputed");
     expect_same_bits(want, gradients_of(c, {whole}, {.known = true}), c.family + " one walk over the head");
     const std::span all(f);
-    expect_same_bits(want, gradients_of(c, {pack(all.subspan(0, 1), 0), pack(all.subspan(1, 2), 1), pack(all.subspan(3), 3)}, {}, &split_logprobs),
-                     c.family + " split");
+    expect_same_bits(
+        want,
+        gradients_of(c, {pack(all.subspan(0, 1), 0), pack(all.subspan(1, 2), 1), pack(all.subspan(3), 3)}, {},
+                     &split_logprobs),
+        c.family + " split");
     expect_same_bits({logprobs[0]}, {at::cat(split_logprobs)}, c.family + " logprobs");
     // The same sequences laid out in another order, each keeping its place in the reduction.
     const std::vector<InputFeature> shuffled = {f[2], f[3], f[0], f[1]};
@@ -316,7 +332,8 @@ TEST(CausalLmBits, SplitsOrderThreadsAndRecomputationLeaveTheBits) {
     const int threads = num_threads();
     for (const int n : {1, 2, 3}) {
       set_num_threads(n);
-      expect_same_bits(want, gradients_of(c, {whole}, {}), c.family + " with " + std::to_string(n) + " threads");
+      expect_same_bits(want, gradients_of(c, {whole}, {}),
+                       c.family + " with " + std::to_string(n) + " threads");
     }
     set_num_threads(threads);
   }
@@ -385,7 +402,8 @@ TEST(CausalLm, RefusesTokensOutsideTheVocabulary) {
     model->forward(pack(features), nullptr, {});
     FAIL() << "expected an error";
   } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()), "[batch] sequence 1, position 2: token 53 is not in the vocabulary of 53");
+    EXPECT_EQ(std::string(e.what()),
+              "[batch] sequence 1, position 2: token 53 is not in the vocabulary of 53");
   }
 }
 

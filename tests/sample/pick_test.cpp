@@ -11,9 +11,11 @@ namespace twinkle {
 namespace {
 
 // Probabilities 0.5, 0.25, 0.125, 0.0625, 0.0625 at temperature 1.
-const std::vector<float> kLogits = {std::log(0.25f), std::log(0.5f), std::log(0.0625f), std::log(0.125f), std::log(0.0625f)};
+const std::vector<float> kLogits = {std::log(0.25f), std::log(0.5f), std::log(0.0625f), std::log(0.125f),
+                                    std::log(0.0625f)};
 
-void expect_distribution(const SamplingParams& params, const std::vector<double>& want, std::vector<int32_t> history = {}) {
+void expect_distribution(const SamplingParams& params, const std::vector<double>& want,
+                         std::vector<int32_t> history = {}) {
   const auto got = sampling_distribution(kLogits, params, history);
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
@@ -29,8 +31,8 @@ TEST(Pick, CutOffsAreExact) {
   // Of two equal tokens the lower id is taken first.
   expect_distribution({.top_k = 4}, {0.25 / 0.9375, 0.5 / 0.9375, 0.0625 / 0.9375, 0.125 / 0.9375, 0});
   expect_distribution({.min_p = 0.2}, {0.25 / 0.875, 0.5 / 0.875, 0, 0.125 / 0.875, 0});
-  expect_distribution({.temperature = 0.5}, {0.0625 / 0.3359375, 0.25 / 0.3359375, 0.00390625 / 0.3359375, 0.015625 / 0.3359375,
-                                             0.00390625 / 0.3359375});
+  expect_distribution({.temperature = 0.5}, {0.0625 / 0.3359375, 0.25 / 0.3359375, 0.00390625 / 0.3359375,
+                                             0.015625 / 0.3359375, 0.00390625 / 0.3359375});
   expect_distribution({.temperature = 0}, {0, 1, 0, 0, 0});
 }
 
@@ -46,8 +48,11 @@ TEST(Pick, RepetitionPenaltyDividesPositiveAndMultipliesNegativeLogits) {
 }
 
 TEST(Pick, DrawsFollowTheDistribution) {
-  const std::vector<SamplingParams> cases = {{.seed = 1}, {.temperature = 0.7, .seed = 2}, {.top_k = 3, .seed = 3},
-                                             {.top_p = 0.8, .seed = 4}, {.min_p = 0.13, .seed = 5}};
+  const std::vector<SamplingParams> cases = {{.seed = 1},
+                                             {.temperature = 0.7, .seed = 2},
+                                             {.top_k = 3, .seed = 3},
+                                             {.top_p = 0.8, .seed = 4},
+                                             {.min_p = 0.13, .seed = 5}};
   for (const auto& params : cases) {
     const auto want = sampling_distribution(kLogits, params, {});
     std::vector<int64_t> counts(want.size(), 0);
@@ -64,7 +69,8 @@ TEST(Pick, DrawsFollowTheDistribution) {
         continue;
       }
       const double expected = want[i] * kDraws;
-      chi2 += (static_cast<double>(counts[i]) - expected) * (static_cast<double>(counts[i]) - expected) / expected;
+      chi2 += (static_cast<double>(counts[i]) - expected) * (static_cast<double>(counts[i]) - expected) /
+              expected;
     }
     EXPECT_LT(chi2, 18.47) << "p < 0.001 at 4 degrees of freedom";
   }
@@ -82,8 +88,9 @@ TEST(Pick, RefusesLogitsThatAreNotNumbers) {
 }
 
 TEST(Params, RefuseWhatIsOutOfRange) {
-  for (const Json& bad : {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}},
-                          Json{{"repetition_penalty", 0}}, Json{{"max_tokens", -1}}, Json{{"tempeature", 1}}}) {
+  for (const Json& bad :
+       {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}},
+        Json{{"repetition_penalty", 0}}, Json{{"max_tokens", -1}}, Json{{"tempeature", 1}}}) {
     EXPECT_THROW(check_options(sampling_param_specs(), bad, "sample"), Error) << bad.dump();
   }
 }

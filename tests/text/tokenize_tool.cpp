@@ -1,5 +1,6 @@
-// For the parity scripts: tokenize_tool TOKENIZER [--special] [--plain] reads JSON strings (or {"hex": bytes}), one a line, and writes for
-// each {"ids", "offsets", "decoded", "skipped", "streamed"}; --save FILE writes the tokenizer.json; --bench FILE prints MB/s.
+// For the parity scripts: tokenize_tool TOKENIZER [--special] [--plain] reads JSON strings (or {"hex":
+// bytes}), one a line, and writes for each {"ids", "offsets", "decoded", "skipped", "streamed"}; --save FILE
+// writes the tokenizer.json; --bench FILE prints MB/s.
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -29,17 +30,20 @@ void bench(const Tokenizer& tokenizer, const std::string& file) {
     const std::string back = tokenizer.decode(ids);
     const double decode = seconds_since(start);
     std::printf("%zu bytes, %zu ids: encode %.2f MB/s, decode %.2f MB/s\n", text.size(), ids.size(),
-                static_cast<double>(text.size()) / encode / 1e6, static_cast<double>(back.size()) / decode / 1e6);
+                static_cast<double>(text.size()) / encode / 1e6,
+                static_cast<double>(back.size()) / decode / 1e6);
   }
 }
 
 std::string from_hex(const std::string& hex) {
   std::string out;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i + 1 < hex.size(); i += 2)
+    out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
   return out;
 }
 
-Json row(const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& text, const EncodeOptions& options) {
+Json row(const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& text,
+         const EncodeOptions& options) {
   const auto ids = tokenizer->encode(text, options);
   const auto with_offsets = tokenizer->encode_with_offsets(text, options);
   if (ids != with_offsets.ids) throw twinkle::internal_error("encode and encode_with_offsets differ");
@@ -56,7 +60,9 @@ Json row(const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& t
 }
 
 int run(int argc, char** argv) {
-  if (argc < 2) throw twinkle::invalid_argument("usage: tokenize_tool TOKENIZER [--special] [--plain] [--save F] [--bench F]");
+  if (argc < 2)
+    throw twinkle::invalid_argument(
+        "usage: tokenize_tool TOKENIZER [--special] [--plain] [--save F] [--bench F]");
   const auto start = std::chrono::steady_clock::now();
   const auto tokenizer = Tokenizer::load(argv[1]);
   const double load = seconds_since(start);
@@ -80,7 +86,8 @@ int run(int argc, char** argv) {
   }
   for (std::string line; std::getline(std::cin, line);) {
     const Json value = twinkle::parse_json(line, "input");
-    const std::string text = value.is_string() ? value.get<std::string>() : from_hex(value.at("hex").get<std::string>());
+    const std::string text =
+        value.is_string() ? value.get<std::string>() : from_hex(value.at("hex").get<std::string>());
     std::cout << row(tokenizer, text, options).dump() << '\n';
   }
   return 0;

@@ -38,12 +38,14 @@ TrainerState state_of(int64_t step) {
 }
 
 std::vector<Optimizer::StateTensor> optimizer_state() {
-  return {{"exp_avg.w", at::tensor({1.0f, -0.0f, 3.5f})}, {"exp_avg_sq.w", at::tensor({1e-30f, 2.0f}).reshape({1, 2})}};
+  return {{"exp_avg.w", at::tensor({1.0f, -0.0f, 3.5f})},
+          {"exp_avg_sq.w", at::tensor({1e-30f, 2.0f}).reshape({1, 2})}};
 }
 
 void write(const std::string& path, int64_t step, const std::string& weights = "weights") {
-  write_checkpoint(path, state_of(step), optimizer_state(),
-                   [&](const std::string& directory) { write_file_atomic(directory + "/adapter_model.safetensors", weights); });
+  write_checkpoint(path, state_of(step), optimizer_state(), [&](const std::string& directory) {
+    write_file_atomic(directory + "/adapter_model.safetensors", weights);
+  });
 }
 
 TEST(Checkpoint, ReadsBackWhatWasWritten) {
@@ -67,12 +69,14 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   const auto state = read_optimizer_state(path);
   ASSERT_EQ(state.size(), 2u);
   for (const auto& expected : optimizer_state()) {
-    const auto found = std::find_if(state.begin(), state.end(), [&](const auto& x) { return x.name == expected.name; });
+    const auto found =
+        std::find_if(state.begin(), state.end(), [&](const auto& x) { return x.name == expected.name; });
     ASSERT_NE(found, state.end()) << expected.name;
     EXPECT_TRUE(at::equal(found->value, expected.value));
     EXPECT_EQ(found->value.sizes(), expected.value.sizes());
   }
-  for (const auto& entry : fs::directory_iterator(dir / "out")) EXPECT_EQ(entry.path().filename(), "checkpoint-step-3");
+  for (const auto& entry : fs::directory_iterator(dir / "out"))
+    EXPECT_EQ(entry.path().filename(), "checkpoint-step-3");
 }
 
 TEST(Checkpoint, AFailureLeavesTheOldOne) {
@@ -99,7 +103,8 @@ TEST(Checkpoint, LeftOversOfDeadWritersGo) {
   if (gone == 0) ::_exit(0);
   int status = 0;
   ::waitpid(gone, &status, 0);
-  const std::string dead = dir / (".tmp-" + std::to_string(gone) + "-checkpoint-step-9"), alive = dir / ".tmp-1-checkpoint-step-9";
+  const std::string dead = dir / (".tmp-" + std::to_string(gone) + "-checkpoint-step-9"),
+                    alive = dir / ".tmp-1-checkpoint-step-9";
   fs::create_directories(dead);
   fs::create_directories(alive);
   write(dir / "checkpoint-step-1", 1);
@@ -116,18 +121,23 @@ TEST(Checkpoint, RefusesTornAndForeignOnes) {
   EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("has no trainer_state.json"), std::string::npos);
   write(path, 3);
   fs::resize_file(path + "/optimizer.safetensors", fs::file_size(path + "/optimizer.safetensors") - 1);
-  EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("optimizer.safetensors' is torn: it has"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("optimizer.safetensors' is torn: it has"),
+            std::string::npos);
   write(path, 3);
   write_file_atomic(path + "/adapter_model.safetensors", "weighty");
-  EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("is not what was written: its SHA-256 differs"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("is not what was written: its SHA-256 differs"),
+            std::string::npos);
   fs::remove(path + "/adapter_model.safetensors");
-  EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("lacks 'adapter_model.safetensors'"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("lacks 'adapter_model.safetensors'"),
+            std::string::npos);
 
   const auto with_state = [&](const Json& state) {
     write_file_atomic(path + "/trainer_state.json", state.dump());
     return message_of([&] { read_checkpoint(path); });
   };
-  EXPECT_NE(with_state({{"global_step", 3}}).find("lacks 'checkpoint_version'; it is not a Twinkle checkpoint"), std::string::npos);
+  EXPECT_NE(
+      with_state({{"global_step", 3}}).find("lacks 'checkpoint_version'; it is not a Twinkle checkpoint"),
+      std::string::npos);
   Json state = state_of(3).to_json();
   state["checkpoint_version"] = 9;
   EXPECT_NE(with_state(state).find("has version 9; this program reads version 1"), std::string::npos);

@@ -21,7 +21,8 @@ Output run(const std::string& command) {
   Output output;
   std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
   std::array<char, 4096> buffer;
-  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) output.text.append(buffer.data(), n);
+  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    output.text.append(buffer.data(), n);
   output.status = WEXITSTATUS(::pclose(pipe));
   return output;
 }
@@ -32,7 +33,8 @@ TEST(Cookbook, SftTrainsAndSavesAnAdapter) {
   for (int i = 0; i < 12; ++i) {
     rows += Json{{"messages",
                   {{{"role", "user"}, {"content", "Who are you?"}},
-                   {{"role", "assistant"}, {"content", "I am Twinkle, a little robot. Number " + std::to_string(i % 3) + "."}}}}}
+                   {{"role", "assistant"},
+                    {"content", "I am Twinkle, a little robot. Number " + std::to_string(i % 3) + "."}}}}}
                 .dump() +
             "\n";
   }
@@ -41,8 +43,8 @@ TEST(Cookbook, SftTrainsAndSavesAnAdapter) {
                     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
                     "{% if add_generation_prompt %}assistant: {% endif %}");
   const std::string program = TWINKLE_BINARY_DIR "/cookbook/sft ";
-  const Output output = run(program + testing::test_data() + "/models/stories260k/hf " + dir / "rows.jsonl" + " " + dir / "out" +
-                            " 10 " + dir / "chat.jinja");
+  const Output output = run(program + testing::test_data() + "/models/stories260k/hf " + dir / "rows.jsonl" +
+                            " " + dir / "out" + " 10 " + dir / "chat.jinja");
   ASSERT_EQ(output.status, 0) << output.text;
   // 3 batches an epoch. The loss falls; the first and last reports carry it.
   const auto loss_at = [&](const std::string& step) {

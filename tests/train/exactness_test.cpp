@@ -1,6 +1,6 @@
 // labels: quick bits
-// A run's numbers depend on its own requests only: not on how a batch is split over passes, how sequences lie in a
-// pass, how many threads run, or whether the run was stopped and resumed.
+// A run's numbers depend on its own requests only: not on how a batch is split over passes, how sequences lie
+// in a pass, how many threads run, or whether the run was stopped and resumed.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -30,7 +30,8 @@ class Exact : public ::testing::TestWithParam<bool> {
  protected:
   Case setup(TransformersModelOptions options = {}) const { return testing::exact_case(GetParam(), options); }
 };
-INSTANTIATE_TEST_SUITE_P(Train, Exact, ::testing::Values(false, true), [](const auto& info) { return info.param ? "Full" : "Lora"; });
+INSTANTIATE_TEST_SUITE_P(Train, Exact, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Full" : "Lora"; });
 
 TEST_P(Exact, AnySplitLayoutAndNumberOfThreads) {
   const auto expected = run_of(setup(), 5);
@@ -38,7 +39,8 @@ TEST_P(Exact, AnySplitLayoutAndNumberOfThreads) {
   EXPECT_EQ(run_of(setup(), 5), expected) << "again";
   EXPECT_EQ(run_of(setup({.micro_batch_tokens = 45}), 5), expected) << "several passes";
   EXPECT_EQ(run_of(setup({.packing = PackingOrder::kReversed}), 5), expected) << "reversed";
-  EXPECT_EQ(run_of(setup({.micro_batch_tokens = 70, .packing = PackingOrder::kLongestFirst}), 5), expected) << "longest first";
+  EXPECT_EQ(run_of(setup({.micro_batch_tokens = 70, .packing = PackingOrder::kLongestFirst}), 5), expected)
+      << "longest first";
   const int threads = num_threads();
   set_num_threads(threads == 1 ? 2 : 1);
   EXPECT_EQ(run_of(setup({.micro_batch_tokens = 30}), 5), expected) << "other threads";
@@ -55,7 +57,8 @@ TEST_P(Exact, ResumeEqualsNeverHavingStopped) {
   {
     const auto first = make_model(setup());
     run_of(setup(), 4, 0, first.get());
-    EXPECT_EQ(*first->save({.output_dir = dir.path(), .consumed_train_samples = 24}), dir / "checkpoint-step-4");
+    EXPECT_EQ(*first->save({.output_dir = dir.path(), .consumed_train_samples = 24}),
+              dir / "checkpoint-step-4");
     run_of(setup(), 2, 4, first.get());  // goes on while the checkpoint is being written
     EXPECT_EQ(*first->save({.output_dir = dir.path(), .interval = 2}), dir / "checkpoint-step-6");
     EXPECT_EQ(first->save({.output_dir = dir.path(), .interval = 4}), std::nullopt);
@@ -88,7 +91,10 @@ TEST_P(Exact, WeightsAloneCanBeLoaded) {
   EXPECT_EQ(hash_of(*other), hash_of(*model));
   EXPECT_EQ(other->cur_step(), 0);
   EXPECT_EQ(other->forward_only(batch(1)).logprobs, model->forward_only(batch(1)).logprobs);
-  EXPECT_NE(message_of([&] { other->resume_from_checkpoint(dir / "weights"); }).find("was saved without its optimizer"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              other->resume_from_checkpoint(dir / "weights");
+            }).find("was saved without its optimizer"),
+            std::string::npos);
   EXPECT_EQ(other->resume_from_checkpoint(dir / "weights", true).cur_step, 3);
 }
 
@@ -100,15 +106,20 @@ TEST_P(Exact, ChecksWhatItResumes) {
             "[save] 1 of 2 accumulated calls are pending; save after a step");
   model->forward_backward(batch(1));
   model->clip_grad_and_step();
-  EXPECT_EQ(message_of([&] { model->save({.name = "../up", .output_dir = dir.path()}); }), "[save] name: '../up' is not a plain file name");
+  EXPECT_EQ(message_of([&] { model->save({.name = "../up", .output_dir = dir.path()}); }),
+            "[save] name: '../up' is not a plain file name");
   model->save({.output_dir = dir.path()});
   model->wait_for_save();
   const std::string path = dir / "checkpoint-step-1";
   const auto other_kind = make_model({.full = !GetParam()});
-  EXPECT_NE(message_of([&] { other_kind->resume_from_checkpoint(path); }).find("is being trained"), std::string::npos);
+  EXPECT_NE(message_of([&] { other_kind->resume_from_checkpoint(path); }).find("is being trained"),
+            std::string::npos);
   const auto other_optimizer = make_model(setup());
   other_optimizer->set_optimizer("SGD");
-  EXPECT_NE(message_of([&] { other_optimizer->resume_from_checkpoint(path); }).find("was trained with AdamW, this run uses SGD"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              other_optimizer->resume_from_checkpoint(path);
+            }).find("was trained with AdamW, this run uses SGD"),
+            std::string::npos);
   const auto good = make_model(setup());
   EXPECT_EQ(good->resume_from_checkpoint(path).gradient_accumulation_steps, 2);
   EXPECT_EQ(good->group().gradient_accumulation_steps(), 2);
@@ -122,7 +133,8 @@ TEST_P(Exact, KillLeavesACheckpointThatContinuesExactly) {
   const std::string program = TWINKLE_BINARY_DIR "/tests/train_saves_for_ever";
   const pid_t child = ::fork();
   if (child == 0) {
-    ::execl(program.c_str(), program.c_str(), GetParam() ? "full" : "lora", dir.path().c_str(), static_cast<char*>(nullptr));
+    ::execl(program.c_str(), program.c_str(), GetParam() ? "full" : "lora", dir.path().c_str(),
+            static_cast<char*>(nullptr));
     ::_exit(127);
   }
   int status = 0;

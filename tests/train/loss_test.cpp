@@ -19,7 +19,9 @@ LossInput input(std::vector<float> logprobs, std::vector<float> weights, std::ve
           .cu_scored = std::move(cu_scored)};
 }
 
-std::vector<float> list(const at::Tensor& x) { return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + x.numel()}; }
+std::vector<float> list(const at::Tensor& x) {
+  return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + x.numel()};
+}
 
 std::string message_of(const std::function<void()>& fn) {
   try {
@@ -46,11 +48,13 @@ TEST(CrossEntropy, ReductionsByHand) {
   const auto out = CrossEntropyLoss(Reduction::kSequenceMean)(in);
   EXPECT_EQ(list(out.dlogprob_S), (std::vector<float>{-1.0f, -1.0f / 3, -1.0f / 3, -1.0f / 3}));
   EXPECT_EQ(out.denominator_B, (std::vector<double>{1, 1}));
-  EXPECT_EQ(list(CrossEntropyLoss(Reduction::kTokenMean)(in).dlogprob_S), (std::vector<float>{-1, -1, -1, -1}));
+  EXPECT_EQ(list(CrossEntropyLoss(Reduction::kTokenMean)(in).dlogprob_S),
+            (std::vector<float>{-1, -1, -1, -1}));
 }
 
 TEST(CrossEntropy, WeightsAndEmptySequences) {
-  // Weights 2 and 1; the second sequence has no scored token, the third only an unweighted one of probability 0.
+  // Weights 2 and 1; the second sequence has no scored token, the third only an unweighted one of probability
+  // 0.
   const auto in = input({-1, -4, -HUGE_VALF}, {2, 1, 0}, {0, 2, 2, 3});
   const auto tokens = CrossEntropyLoss(Reduction::kTokenMean)(in);
   EXPECT_DOUBLE_EQ(mean_or_zero(tokens.sum(), tokens.denominator()), 2.0);
@@ -73,7 +77,8 @@ TEST(CrossEntropy, CoefficientsAreKnownBeforehand) {
   EXPECT_FALSE(CrossEntropyLoss(Reduction::kSum, true).known_dlogprob(before).defined());
 }
 
-// Dynamic fine-tuning: -p lp with p in the derivative, d/dlp = -p (1 + lp). p = 0.5: loss 0.346574, slope -0.153426.
+// Dynamic fine-tuning: -p lp with p in the derivative, d/dlp = -p (1 + lp). p = 0.5: loss 0.346574, slope
+// -0.153426.
 TEST(CrossEntropy, Dft) {
   const auto out = CrossEntropyLoss(Reduction::kSum, true)(input({std::log(0.5f)}, {1}, {0, 1}));
   EXPECT_NEAR(out.sum(), 0.346574, 1e-6);
@@ -81,19 +86,28 @@ TEST(CrossEntropy, Dft) {
 }
 
 TEST(CrossEntropy, RefusesByName) {
-  EXPECT_EQ(message_of([] { Registry<Loss>::create("CrossEntropyLoss", {{"label_smoothing", 0.1}}); })
-                .find("[CrossEntropyLoss] 'label_smoothing': only 0 is supported: smoothing spreads the target"), 0u);
-  EXPECT_EQ(message_of([] { Registry<Loss>::create("CrossEntropyLoss", {{"ignore_index", 0}}); })
-                .find("[CrossEntropyLoss] 'ignore_index': only -100"), 0u);
+  EXPECT_EQ(
+      message_of([] {
+        Registry<Loss>::create("CrossEntropyLoss", {{"label_smoothing", 0.1}});
+      }).find("[CrossEntropyLoss] 'label_smoothing': only 0 is supported: smoothing spreads the target"),
+      0u);
+  EXPECT_EQ(message_of([] {
+              Registry<Loss>::create("CrossEntropyLoss", {{"ignore_index", 0}});
+            }).find("[CrossEntropyLoss] 'ignore_index': only -100"),
+            0u);
   const auto in = input({-1, -2}, {1, -1}, {0, 1, 2});
-  EXPECT_EQ(message_of([&] { CrossEntropyLoss(Reduction::kTokenMean)(in); }).find("[CrossEntropyLoss] sequence 1: weight -1.0"), 0u);
+  EXPECT_EQ(message_of([&] {
+              CrossEntropyLoss(Reduction::kTokenMean)(in);
+            }).find("[CrossEntropyLoss] sequence 1: weight -1.0"),
+            0u);
   EXPECT_DOUBLE_EQ(CrossEntropyLoss(Reduction::kSum)(in).sum(), -1.0);
 }
 
 TEST(LambdaLoss, EqualsTheClosedFormThroughAutograd) {
   const auto in = input({-1, -2, -0.5, -3}, {1, 1, 2, 1}, {0, 1, 4});
   const LambdaLoss cross_entropy(
-      [](const at::Tensor& lp, const LossInput& x) { return -(lp * x.weights_S).sum(); }, {.divide_by = DivideBy::kTokens});
+      [](const at::Tensor& lp, const LossInput& x) { return -(lp * x.weights_S).sum(); },
+      {.divide_by = DivideBy::kTokens});
   const auto mine = cross_entropy(in), ours = CrossEntropyLoss(Reduction::kTokenMean)(in);
   EXPECT_DOUBLE_EQ(mine.sum(), ours.sum());
   EXPECT_DOUBLE_EQ(mine.denominator(), ours.denominator());
@@ -109,7 +123,8 @@ TEST(LambdaLoss, EqualsTheClosedFormThroughAutograd) {
   const auto out = importance(policy);
   EXPECT_NEAR(out.sum(), 2.427319, 1e-5);
   const std::vector<float> slope = {-1.221403f, -0.606531f, 2.0f, 1.648721f, 0.606531f};
-  for (size_t i = 0; i < slope.size(); ++i) EXPECT_NEAR(out.dlogprob_S[static_cast<int64_t>(i)].item<float>(), slope[i], 1e-5);
+  for (size_t i = 0; i < slope.size(); ++i)
+    EXPECT_NEAR(out.dlogprob_S[static_cast<int64_t>(i)].item<float>(), slope[i], 1e-5);
   EXPECT_TRUE(importance.needs_whole_batch());
   EXPECT_FALSE(importance.divides());
 }
@@ -117,8 +132,9 @@ TEST(LambdaLoss, EqualsTheClosedFormThroughAutograd) {
 TEST(LambdaLoss, EntropyIsDifferentiatedToo) {
   LossInput in = input({-1, -2}, {1, 1}, {0, 2});
   in.entropy_S = at::tensor({0.5f, 0.25f});
-  const LambdaLoss loss([](const at::Tensor& lp, const LossInput& x) { return -lp.sum() - 0.1 * x.entropy_S.sum(); },
-                        {.needs_entropy = true});
+  const LambdaLoss loss(
+      [](const at::Tensor& lp, const LossInput& x) { return -lp.sum() - 0.1 * x.entropy_S.sum(); },
+      {.needs_entropy = true});
   const auto out = loss(in);
   EXPECT_NEAR(out.sum(), 3.0 - 0.075, 1e-6);
   EXPECT_EQ(list(out.dentropy_S), (std::vector<float>{-0.1f, -0.1f}));
@@ -128,10 +144,14 @@ TEST(LambdaLoss, RefusesWhatCannotBeTrained) {
   const auto in = input({-1, -2}, {1, 1}, {0, 2});
   EXPECT_EQ(message_of([&] { LambdaLoss([](const at::Tensor& lp, const LossInput&) { return -lp; })(in); }),
             "[LambdaLoss] the function must return one number, got a tensor of shape [2]");
-  EXPECT_EQ(message_of([&] { LambdaLoss([](const at::Tensor& lp, const LossInput&) { return lp.detach().sum(); })(in); }),
+  EXPECT_EQ(message_of([&] {
+              LambdaLoss([](const at::Tensor& lp, const LossInput&) { return lp.detach().sum(); })(in);
+            }),
             "[LambdaLoss] the result does not depend on the log-probabilities, so nothing can be trained");
   EXPECT_EQ(message_of([&] {
-              LambdaLoss([](const at::Tensor& lp, const LossInput& x) { return (lp * x.extra("advantages", "mine")).sum(); })(in);
+              LambdaLoss([](const at::Tensor& lp, const LossInput& x) {
+                return (lp * x.extra("advantages", "mine")).sum();
+              })(in);
             }),
             "[mine] needs 'advantages' for every sequence, none was given");
 }

@@ -24,7 +24,8 @@ TEST(Manifest, RoundTripAndErrors) {
   m.data_hashes = {{"rows.jsonl", "ab"}};
   const RunManifest back = RunManifest::from_json(parse_json(m.to_json().dump(), "test"), "m.json");
   EXPECT_EQ(back.to_json(), m.to_json());
-  EXPECT_EQ(message_of([] { RunManifest::from_json(Json::object(), "m.json"); }), "[manifest] 'm.json' lacks 'manifest_version'");
+  EXPECT_EQ(message_of([] { RunManifest::from_json(Json::object(), "m.json"); }),
+            "[manifest] 'm.json' lacks 'manifest_version'");
   Json broken = m.to_json();
   broken["seeds"] = "x";
   EXPECT_EQ(message_of([&] { RunManifest::from_json(broken, "m.json"); }).find("[manifest] 'm.json': "), 0u);
@@ -65,14 +66,16 @@ TEST(Digest, ComparesBitForBit) {
   const DigestComparison equal = compare_digests(a, same);
   EXPECT_TRUE(equal.equal);
   EXPECT_EQ(equal.steps, 2);
-  EXPECT_EQ(read_file(a).substr(0, 74), "{\"step\":1,\"loss\":\"3fe0000000000000\",\"grad_norm\":\"3ff0000000000000\"}\n{\"step");
+  EXPECT_EQ(read_file(a).substr(0, 74),
+            "{\"step\":1,\"loss\":\"3fe0000000000000\",\"grad_norm\":\"3ff0000000000000\"}\n{\"step");
   const DigestComparison other = compare_digests(a, write("c", std::nextafter(0.25, 1.0), true));
   EXPECT_FALSE(other.equal);
   EXPECT_EQ(other.steps, 1);
   EXPECT_EQ(other.difference,
             "recorded {\"step\":2,\"loss\":\"3fd0000000000000\",\"grad_norm\":null}, "
             "repeated {\"step\":2,\"loss\":\"3fd0000000000001\",\"grad_norm\":null}");
-  EXPECT_EQ(compare_digests(a, write("d", 0.25, false)).difference.find("the repeated run ends after 2 lines"), 0u);
+  EXPECT_EQ(
+      compare_digests(a, write("d", 0.25, false)).difference.find("the repeated run ends after 2 lines"), 0u);
 }
 
 }  // namespace

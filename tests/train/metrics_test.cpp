@@ -32,7 +32,8 @@ TEST(Metrics, AccuracyCountsTrainedTokensOnly) {
   MetricSet set;
   set.add(Registry<Metric>::create("Accuracy"));
   EXPECT_TRUE(set.needs_argmax());
-  const LossInput in{.targets_S = at::tensor({5, 6, 7, 8}, at::kInt), .weights_S = at::tensor({1.0f, 0.0f, 2.0f, 1.0f})};
+  const LossInput in{.targets_S = at::tensor({5, 6, 7, 8}, at::kInt),
+                     .weights_S = at::tensor({1.0f, 0.0f, 2.0f, 1.0f})};
   const LossOutput out;
   set.accumulate(PassRecord{.input = in, .output = out, .argmax_S = at::tensor({5, 6, 1, 8}, at::kInt)});
   const Json values = set.calculate();
@@ -73,16 +74,24 @@ TEST(Progress, ReportFileIsCutWhereARunIsResumed) {
     JsonlWriter report(path, 0);
     for (int step = 1; step <= 3; ++step) report.write({{"step", step}, {"loss", 1.0 / step}});
   }
-  EXPECT_EQ(read_file(path), "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,\"loss\":0.3333333333333333}\n");
+  EXPECT_EQ(
+      read_file(path),
+      "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,\"loss\":0.3333333333333333}\n");
   write_file_atomic(path, read_file(path) + "{\"step\":4,\"lo");  // a torn line
   JsonlWriter(path, 2).write({{"step", 3}, {"loss", 9}});
-  EXPECT_EQ(read_file(path), "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,\"loss\":9}\n");
+  EXPECT_EQ(read_file(path),
+            "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,\"loss\":9}\n");
   ::unlink(path);
 }
 
 TEST(Progress, TextAndPlainLines) {
-  const Json metrics = {{"loss", 1.23456}, {"accuracy", 0.61}, {"learning_rate", 1e-4}, {"grad_norm", 0.8312}, {"tokens_per_second", 245.4}};
-  EXPECT_EQ(progress_text(12, 200, metrics), "step 12/200  loss 1.2346  acc 61.0%  lr 1.00e-04  grad 0.831  245 tok/s");
+  const Json metrics = {{"loss", 1.23456},
+                        {"accuracy", 0.61},
+                        {"learning_rate", 1e-4},
+                        {"grad_norm", 0.8312},
+                        {"tokens_per_second", 245.4}};
+  EXPECT_EQ(progress_text(12, 200, metrics),
+            "step 12/200  loss 1.2346  acc 61.0%  lr 1.00e-04  grad 0.831  245 tok/s");
   EXPECT_EQ(progress_text(3, 0, {{"loss", nullptr}}), "step 3");
   std::FILE* file = std::tmpfile();
   ProgressLine line(file);
@@ -93,7 +102,8 @@ TEST(Progress, TextAndPlainLines) {
   char buffer[256] = {};
   const size_t size = std::fread(buffer, 1, sizeof buffer, file);
   std::fclose(file);
-  EXPECT_EQ(std::string(buffer, size), "step 1  loss 1.2346  acc 61.0%  lr 1.00e-04  grad 0.831  245 tok/s\nsaved\n");
+  EXPECT_EQ(std::string(buffer, size),
+            "step 1  loss 1.2346  acc 61.0%  lr 1.00e-04  grad 0.831  245 tok/s\nsaved\n");
 }
 
 TEST(Progress, Chart) {
@@ -105,7 +115,8 @@ TEST(Progress, Chart) {
             "       1 |  *\n"
             "         +---\n"
             "          1 3\n");
-  EXPECT_EQ(line_chart(std::vector<double>{0, 1}, {.width = 1, .height = 1}), "       1 \u2502\u2878\n         \u2514\u2500\n          1 2\n");
+  EXPECT_EQ(line_chart(std::vector<double>{0, 1}, {.width = 1, .height = 1}),
+            "       1 \u2502\u2878\n         \u2514\u2500\n          1 2\n");
   EXPECT_EQ(line_chart(std::vector<double>{NAN}, {}), "(nothing to draw)\n");
   EXPECT_EQ(line_chart({}, {}), "(nothing to draw)\n");
   std::vector<double> many(1000, 2.0);

@@ -23,7 +23,8 @@ TEST(PlannerPeak, IsWithinFivePercentOfWhatTheKernelCounts) {
                                                      {"hidden_act", "silu"},
                                                      {"tie_word_embeddings", true}},
                                                     "test");
-  TransformersModel model(CausalLM::build(config, *random_weights(config, 1)), "", {.gradient_checkpointing = Recompute::kNever});
+  TransformersModel model(CausalLM::build(config, *random_weights(config, 1)), "",
+                          {.gradient_checkpointing = Recompute::kNever});
   model.add_adapter_to_model("default", testing::lora());
   const auto batch = testing::features({500, 400, 600}, 3);
   int64_t scored = 0;

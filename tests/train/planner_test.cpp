@@ -45,8 +45,9 @@ TEST(Planner, ActivationsAreWhatTheArenaHolds) {
                                                {"LlamaForCausalLM", false, false, 0.1},
                                                {"Qwen3ForCausalLM", false, true}}) {
     const ModelConfig config = config_of(shape.architecture, 24);
-    TransformersModel model(CausalLM::build(config, *random_weights(config, 1)), "",
-                            {.gradient_checkpointing = shape.recompute ? Recompute::kAlways : Recompute::kNever});
+    TransformersModel model(
+        CausalLM::build(config, *random_weights(config, 1)), "",
+        {.gradient_checkpointing = shape.recompute ? Recompute::kAlways : Recompute::kNever});
     if (!shape.full) model.add_adapter_to_model("default", testing::lora(shape.dropout));
     std::vector<InputFeature> batch = features({300, 211, 100}, 3);
     int64_t scored = 0;
@@ -71,9 +72,11 @@ TEST(Planner, ActivationsAreWhatTheArenaHolds) {
     const auto planned = static_cast<double>(plan_memory(in).arena_bytes);
     EXPECT_GE(planned, measured);
     in.scored = in.tokens;
-    EXPECT_EQ(model.model().arena().reserved_bytes(), plan_memory(in).arena_bytes);  // one piece, and it was enough
+    EXPECT_EQ(model.model().arena().reserved_bytes(),
+              plan_memory(in).arena_bytes);  // one piece, and it was enough
     EXPECT_NEAR(planned / measured, 1.0, 0.01)
-        << shape.architecture << " full " << shape.full << " recompute " << shape.recompute << " dropout " << shape.dropout;
+        << shape.architecture << " full " << shape.full << " recompute " << shape.recompute << " dropout "
+        << shape.dropout;
   }
 }
 
@@ -108,11 +111,15 @@ TEST(Planner, RefusesWhatDoesNotFitBeforeAllocating) {
   // Between what fits with and without recomputation: found by asking for more and more.
   int64_t tokens = 2048;
   while (!plan_passes(model.model(), model.group(), tokens, Recompute::kAuto).recompute) tokens *= 2;
-  EXPECT_EQ(message_of([&] { plan_passes(model.model(), model.group(), tokens, Recompute::kNever); })
-                .find("[memory] training with passes of " + std::to_string(tokens) + " tokens does not fit: "), 0u);
+  EXPECT_EQ(message_of([&] {
+              plan_passes(model.model(), model.group(), tokens, Recompute::kNever);
+            }).find("[memory] training with passes of " + std::to_string(tokens) + " tokens does not fit: "),
+            0u);
   const int64_t resident = resident_bytes();
-  EXPECT_NE(message_of([&] { plan_passes(model.model(), model.group(), int64_t{1} << 40, Recompute::kAuto); })
-                .find("would help"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              plan_passes(model.model(), model.group(), int64_t{1} << 40, Recompute::kAuto);
+            }).find("would help"),
+            std::string::npos);
   EXPECT_LT(resident_bytes() - resident, 64 << 20);
   EXPECT_FALSE(model.group().prepared());
 }

@@ -16,7 +16,8 @@ TEST(Scheduler, EqualsTorchAndTransformersStepByStep) {
     const auto schedule = Registry<LRScheduler>::create(c["name"].get<std::string>(), c["options"]);
     int64_t t = 0;
     for (const auto& expected : c["lr"]) {
-      EXPECT_NEAR(schedule->lr(base, t), expected.get<double>(), 1e-12 * base) << c["name"] << c["options"] << " step " << t;
+      EXPECT_NEAR(schedule->lr(base, t), expected.get<double>(), 1e-12 * base)
+          << c["name"] << c["options"] << " step " << t;
       ++t;
     }
     EXPECT_EQ(t, 24);
@@ -37,7 +38,8 @@ TEST(Scheduler, CosineStaysAtItsFloorOnceEnded) {
   theirs["after_end"] = "rebound";
   EXPECT_NEAR(Registry<LRScheduler>::create("CosineWarmupScheduler", theirs)->lr(1.0, 7), 0.146447, 1e-6);
 
-  const auto annealing = Registry<LRScheduler>::create("CosineAnnealingLR", {{"T_max", 4}, {"eta_min", 0.25}});
+  const auto annealing =
+      Registry<LRScheduler>::create("CosineAnnealingLR", {{"T_max", 4}, {"eta_min", 0.25}});
   EXPECT_EQ(annealing->lr(1.0, 4), 0.25);
   EXPECT_EQ(annealing->lr(1.0, 6), 0.25);
 }
@@ -55,7 +57,9 @@ TEST(Scheduler, RefusesOptionsByName) {
   EXPECT_EQ(message("StepLR", {{"step_size", 0}}), "[StepLR] 'step_size': must be >= 1, got 0");
   EXPECT_EQ(message("LinearWarmupScheduler", {{"num_warmup_steps", 9}, {"num_training_steps", 3}}),
             "[scheduler] 'num_warmup_steps' (9) is more than 'num_training_steps' (3)");
-  EXPECT_EQ(message("CosineWarmup", {{"num_training_steps", 3}}).find("[scheduler] there is no scheduler named 'CosineWarmup'"), 0u);
+  EXPECT_EQ(message("CosineWarmup", {{"num_training_steps", 3}})
+                .find("[scheduler] there is no scheduler named 'CosineWarmup'"),
+            0u);
 }
 
 }  // namespace

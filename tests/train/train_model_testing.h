@@ -23,7 +23,8 @@ inline std::vector<InputFeature> features(const std::vector<int>& lengths, uint6
   for (const int length : lengths) {
     InputFeature f;
     for (int t = 0; t < length; ++t) f.input_ids.push_back(static_cast<int32_t>(3 + rng.next_below(500)));
-    for (int t = 0; t + 1 < length; ++t) f.labels.push_back(t < length / 3 ? kIgnoreIndex : f.input_ids[static_cast<size_t>(t) + 1]);
+    for (int t = 0; t + 1 < length; ++t)
+      f.labels.push_back(t < length / 3 ? kIgnoreIndex : f.input_ids[static_cast<size_t>(t) + 1]);
     f.labels.push_back(kIgnoreIndex);
     f.origin = "rows.jsonl row " + std::to_string(list.size() + 1);
     list.push_back(std::move(f));
@@ -33,7 +34,8 @@ inline std::vector<InputFeature> features(const std::vector<int>& lengths, uint6
 
 /// The batch of a step: mixed lengths, the same for a step number.
 inline std::vector<InputFeature> batch(int64_t step) {
-  return features({5 + static_cast<int>(step % 7), 23, 2, 40, 11, 17 - static_cast<int>(step % 3)}, 100 + static_cast<uint64_t>(step));
+  return features({5 + static_cast<int>(step % 7), 23, 2, 40, 11, 17 - static_cast<int>(step % 3)},
+                  100 + static_cast<uint64_t>(step));
 }
 
 inline LoraConfig lora(double dropout = 0.0) {
@@ -72,7 +74,8 @@ inline double train_step(TransformersModel& model, const std::vector<InputFeatur
 inline std::string hash_of(TransformersModel& model) { return weights_hash(model.group().trained()); }
 
 /// Losses and the final weights of a run.
-inline std::vector<std::string> run_of(const Case& setup, int64_t steps, int64_t from = 0, TransformersModel* given = nullptr) {
+inline std::vector<std::string> run_of(const Case& setup, int64_t steps, int64_t from = 0,
+                                       TransformersModel* given = nullptr) {
   std::unique_ptr<TransformersModel> made;
   if (given == nullptr) made = make_model(setup), given = made.get();
   std::vector<std::string> record;

@@ -1,4 +1,5 @@
-// Helpers of this folder's tests: temporary directories, messages of errors, the real test model and its data.
+// Helpers of this folder's tests: temporary directories, messages of errors, the real test model and its
+// data.
 #pragma once
 
 #include <unistd.h>

@@ -13,18 +13,19 @@ namespace twinkle {
 namespace {
 
 using testing::batch;
+using testing::Case;
 using testing::features;
 using testing::hash_of;
 using testing::make_model;
 using testing::message_of;
-using testing::Case;
 using testing::train_step;
 
 class Both : public ::testing::TestWithParam<bool> {
  protected:
   Case setup(TransformersModelOptions options = {}) const { return {.full = GetParam(), .options = options}; }
 };
-INSTANTIATE_TEST_SUITE_P(Train, Both, ::testing::Values(false, true), [](const auto& info) { return info.param ? "Full" : "Lora"; });
+INSTANTIATE_TEST_SUITE_P(Train, Both, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Full" : "Lora"; });
 
 TEST_P(Both, LearnsAndReportsNumbers) {
   const auto model = make_model(setup());
@@ -61,7 +62,8 @@ TEST_P(Both, SeparateCallsEqualForwardBackward) {
   EXPECT_EQ(hash_of(*one), hash_of(*other));
 }
 
-// A loss over the whole call runs every pass twice when the call does not fit into one; the bits are the same.
+// A loss over the whole call runs every pass twice when the call does not fit into one; the bits are the
+// same.
 TEST_P(Both, ALambdaEqualsCrossEntropyHoweverManyPasses) {
   for (const int64_t tokens : {4096, 30, 1}) {
     const auto theirs = make_model(setup({.micro_batch_tokens = tokens}));
@@ -191,12 +193,16 @@ TEST_P(Both, ClippingIsGlobalAndReportsTheNormBefore) {
   };
   EXPECT_NEAR(moved(*plain), norm, 1e-4 * norm);
   EXPECT_NEAR(moved(*clipped), norm / 4, 1e-4 * norm);
-  EXPECT_EQ(message_of([&] { plain->clip_grad_norm(1.0, 1.0); }).find("[clip_grad_norm] norm_type must be 2 or inf"), 0u);
+  EXPECT_EQ(message_of([&] {
+              plain->clip_grad_norm(1.0, 1.0);
+            }).find("[clip_grad_norm] norm_type must be 2 or inf"),
+            0u);
 }
 
 TEST_P(Both, NothingIsLeftBehindByABadCall) {
   const auto model = make_model(setup({.micro_batch_tokens = 16}));
-  const auto check = [&](const std::string& expected, const std::function<void(std::vector<InputFeature>&)>& spoil) {
+  const auto check = [&](const std::string& expected,
+                         const std::function<void(std::vector<InputFeature>&)>& spoil) {
     auto data = batch(1);
     spoil(data);
     EXPECT_EQ(message_of([&] { model->forward_backward(data); }), expected);
@@ -204,8 +210,10 @@ TEST_P(Both, NothingIsLeftBehindByABadCall) {
   };
   check("[batch] there are no sequences", [](auto& d) { d.clear(); });
   check("[batch] sequence 4 (rows.jsonl row 5): has no tokens", [](auto& d) { d[4].input_ids.clear(); });
-  check("[batch] sequence 5 (rows.jsonl row 6): has 3 labels for 16 tokens", [](auto& d) { d[5].labels.resize(3); });
-  check("[batch] sequence 3 (rows.jsonl row 4): has 1 weights for 40 tokens", [](auto& d) { d[3].weights = {1.0f}; });
+  check("[batch] sequence 5 (rows.jsonl row 6): has 3 labels for 16 tokens",
+        [](auto& d) { d[5].labels.resize(3); });
+  check("[batch] sequence 3 (rows.jsonl row 4): has 1 weights for 40 tokens",
+        [](auto& d) { d[3].weights = {1.0f}; });
   check("[batch] sequence 5 (rows.jsonl row 6): token 512 at position 2 is not in the vocabulary of 512",
         [](auto& d) { d[5].input_ids[2] = 512; });
   check("[batch] sequence 5 (rows.jsonl row 6): label -1 at position 9 is not in the vocabulary of 512",
@@ -222,7 +230,9 @@ TEST_P(Both, NothingIsLeftBehindByABadCall) {
   const auto other = make_model(setup({.micro_batch_tokens = 16}));
   auto negative = batch(1);
   negative[5].weights.assign(negative[5].input_ids.size(), -1.0f);
-  EXPECT_NE(message_of([&] { other->forward_backward(negative); }).find("is negative; a mean needs weights >= 0"), std::string::npos);
+  EXPECT_NE(
+      message_of([&] { other->forward_backward(negative); }).find("is negative; a mean needs weights >= 0"),
+      std::string::npos);
   const double a = train_step(*model, batch(2)), b = train_step(*other, batch(2));
   EXPECT_EQ(a, b);
   EXPECT_EQ(hash_of(*model), hash_of(*other));
@@ -242,8 +252,9 @@ TEST_P(Both, SomethingNotFiniteSkipsTheStepAndNamesTheRow) {
   StepResult result = model->step();
   EXPECT_TRUE(result.skipped);
   EXPECT_FALSE(result.stepped);
-  EXPECT_EQ(result.reason, "step skipped: the gradient of sequence 3 (rows.jsonl row 4) is not finite; "
-                           "weights, optimizer and step count are as before");
+  EXPECT_EQ(result.reason,
+            "step skipped: the gradient of sequence 3 (rows.jsonl row 4) is not finite; "
+            "weights, optimizer and step count are as before");
   model->zero_grad();
   model->lr_step();
   EXPECT_EQ(hash_of(*model), before);
@@ -256,8 +267,9 @@ TEST_P(Both, SomethingNotFiniteSkipsTheStepAndNamesTheRow) {
   model->forward_backward(infinite);
   result = model->clip_grad_and_step();
   EXPECT_TRUE(result.skipped);
-  EXPECT_EQ(result.reason, "step skipped: the derivative of the loss for sequence 4 (rows.jsonl row 5) is not finite; "
-                           "weights, optimizer and step count are as before");
+  EXPECT_EQ(result.reason,
+            "step skipped: the derivative of the loss for sequence 4 (rows.jsonl row 5) is not finite; "
+            "weights, optimizer and step count are as before");
   const Json metrics = model->calculate_metric(true);
   EXPECT_EQ(metrics["skipped_steps"], 2);
   EXPECT_TRUE(metrics["grad_norm"].is_null() || metrics["grad_norm"].is_number());
@@ -321,7 +333,8 @@ TEST(Facade, AdaptersAreKeptApart) {
   model.add_adapter_to_model("b", testing::lora());
   for (const char* name : {"a", "b"}) {
     model.set_optimizer("AdamW", {{"lr", 1e-2}}, name);
-    model.set_lr_scheduler("LinearWarmupScheduler", {{"num_warmup_steps", 2}, {"num_training_steps", 50}}, name);
+    model.set_lr_scheduler("LinearWarmupScheduler", {{"num_warmup_steps", 2}, {"num_training_steps", 50}},
+                           name);
   }
   for (int step = 0; step < 3; ++step) {
     model.forward_backward(batch(step + 10), {}, "b");
@@ -334,7 +347,8 @@ TEST(Facade, AdaptersAreKeptApart) {
   EXPECT_NE(weights_hash(model.group("b").trained()), hash_of(*alone));
   EXPECT_EQ(message_of([&] { model.step(); }), "[model] there are 2 adapters; say which by adapter_name");
   EXPECT_EQ(message_of([&] { model.step({}, "c"); }).find("[model] there is no adapter 'c'"), 0u);
-  EXPECT_EQ(message_of([&] { model.add_adapter_to_model("a", testing::lora()); }), "[model] there is an adapter 'a' already");
+  EXPECT_EQ(message_of([&] { model.add_adapter_to_model("a", testing::lora()); }),
+            "[model] there is an adapter 'a' already");
 }
 
 TEST(Facade, ForwardOnlyWithoutLoraIsTheBaseModel) {
@@ -347,9 +361,13 @@ TEST(Facade, ForwardOnlyWithoutLoraIsTheBaseModel) {
 
 TEST(Facade, TemperatureDividesTheLogits) {
   const auto model = make_model({});
-  const auto cold = model->forward_only(batch(3), {.temperature = 0.5}).logprobs, warm = model->forward_only(batch(3)).logprobs;
+  const auto cold = model->forward_only(batch(3), {.temperature = 0.5}).logprobs,
+             warm = model->forward_only(batch(3)).logprobs;
   EXPECT_NE(cold, warm);
-  EXPECT_EQ(message_of([&] { model->forward_only(batch(3), {.temperature = 0}); }).find("[forward] temperature must be > 0"), 0u);
+  EXPECT_EQ(message_of([&] {
+              model->forward_only(batch(3), {.temperature = 0});
+            }).find("[forward] temperature must be > 0"),
+            0u);
 }
 
 TEST(Facade, OverridesReplaceTheRateOfOneStep) {
@@ -368,7 +386,10 @@ TEST(Facade, TrainConfigsSayWhatIsTrained) {
   EXPECT_EQ(configs["parameters"], 260032);
   EXPECT_LT(configs["trained_parameters"].get<int64_t>(), 260032);
   EXPECT_NE(model->get_train_configs().find("optimizer: {\"name\":\"AdamW\""), std::string::npos);
-  EXPECT_EQ(message_of([&] { model->set_optimizer("AdamW", {{"learning_rate", 1}}); }).find("[AdamW] unknown option 'learning_rate'"), 0u);
+  EXPECT_EQ(message_of([&] {
+              model->set_optimizer("AdamW", {{"learning_rate", 1}});
+            }).find("[AdamW] unknown option 'learning_rate'"),
+            0u);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ Error internal_error(const std::string& message);
 }  // namespace twinkle
 
 /// For our own bugs only; no input may reach it. `detail` is any std::string expression.
-#define TW_CHECK(condition, detail)                                               \
-  do {                                                                            \
+#define TW_CHECK(condition, detail)                                                    \
+  do {                                                                                 \
     if (!(condition)) ::twinkle::check_failed(#condition, __FILE__, __LINE__, detail); \
   } while (false)

@@ -27,7 +27,8 @@ Error system_error(const std::string& what, const std::string& path, int code) {
 // A file descriptor that closes itself.
 class Descriptor {
  public:
-  Descriptor(const std::string& path, int flags, mode_t mode = 0) : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+  Descriptor(const std::string& path, int flags, mode_t mode = 0)
+      : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -50,7 +51,7 @@ std::string parent_of(const std::string& path) {
 std::string read_file(const std::string& path) {
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("read", path, errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) throw system_error("read", path, errno);
   if (S_ISDIR(info.st_mode)) throw system_error("read", path, EISDIR);
   std::string bytes;
@@ -66,12 +67,12 @@ std::string read_file(const std::string& path) {
 }
 
 bool file_exists(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(path.c_str(), &info) == 0;
 }
 
 bool is_directory(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
@@ -118,7 +119,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes) {
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("open", path, errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) throw system_error("open", path, errno);
   if (!S_ISREG(info.st_mode)) throw invalid_argument("[files] '" + path + "' is not a regular file");
   size_ = static_cast<size_t>(info.st_size);
@@ -129,7 +130,9 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);

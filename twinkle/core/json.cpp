@@ -34,8 +34,8 @@ bool deeper_than(std::string_view text, int max_depth) {
   return false;
 }
 
-// Builds the value itself: nlohmann's own builder searches every earlier key of an object for each new one, and
-// a tokenizer's vocabulary is one object of 150,000 keys. As there, the last of two equal keys wins.
+// Builds the value itself: nlohmann's own builder searches every earlier key of an object for each new one,
+// and a tokenizer's vocabulary is one object of 150,000 keys. As there, the last of two equal keys wins.
 class Builder {
  public:
   explicit Builder(Json* root) : root_(root) {}
@@ -138,7 +138,8 @@ std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int 
     const size_t column = at - (previous == std::string_view::npos ? 0 : previous + 1) + 1;
     std::string reason = e.what();
     if (const size_t colon = reason.rfind("; last read"); colon != std::string::npos) reason.resize(colon);
-    if (const size_t dash = reason.find(": syntax error"); dash != std::string::npos) reason = reason.substr(dash + 2);
+    if (const size_t dash = reason.find(": syntax error"); dash != std::string::npos)
+      reason = reason.substr(dash + 2);
     return JsonProblem{line, static_cast<int64_t>(column), "not valid JSON: " + reason};
   } catch (const nlohmann::json::exception& e) {
     return JsonProblem{0, 0, std::string("not valid JSON: ") + e.what()};
@@ -161,15 +162,22 @@ Json read_json_file(const std::string& path) { return parse_json(read_file(path)
 
 std::string_view json_type_name(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::boolean: return "boolean";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::boolean:
+      return "boolean";
     case Json::value_t::number_integer:
     case Json::value_t::number_unsigned:
-    case Json::value_t::number_float: return "number";
-    case Json::value_t::string: return "string";
-    case Json::value_t::array: return "list";
-    case Json::value_t::object: return "object";
-    default: return "binary";
+    case Json::value_t::number_float:
+      return "number";
+    case Json::value_t::string:
+      return "string";
+    case Json::value_t::array:
+      return "list";
+    case Json::value_t::object:
+      return "object";
+    default:
+      return "binary";
   }
 }
 

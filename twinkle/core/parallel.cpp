@@ -65,8 +65,8 @@ inline void relax() {
 #endif
 }
 
-// Workers spin briefly for the next job, since a training step issues thousands of short ones, then sleep. A job
-// waits only for the workers that joined it: one that the system has not scheduled yet holds nobody up.
+// Workers spin briefly for the next job, since a training step issues thousands of short ones, then sleep. A
+// job waits only for the workers that joined it: one that the system has not scheduled yet holds nobody up.
 class Pool {
  public:
   explicit Pool(int size) : size_(size) {
@@ -121,7 +121,8 @@ class Pool {
     tls_inside = true;
     uint64_t seen = 0;
     for (;;) {
-      for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins) relax();
+      for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins)
+        relax();
       Job* job = nullptr;
       {
         std::unique_lock lock(mutex_);
@@ -144,7 +145,7 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<uint64_t> generation_{0};
-  int sleepers_ = 0;    // guarded by mutex_, as are the next three
+  int sleepers_ = 0;  // guarded by mutex_, as are the next three
   int joined_ = 0;
   Job* job_ = nullptr;
   bool stop_ = false;

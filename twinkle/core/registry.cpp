@@ -13,8 +13,8 @@ std::string place(std::string_view where, const ParamSpec& spec) {
 }
 
 [[noreturn]] void wrong_type(const ParamSpec& spec, const Json& value, std::string_view where) {
-  throw invalid_argument(place(where, spec) + ": expected " + std::string(param_type_name(spec.type)) + ", got " +
-                         std::string(json_type_name(value)) + " " + value.dump());
+  throw invalid_argument(place(where, spec) + ": expected " + std::string(param_type_name(spec.type)) +
+                         ", got " + std::string(json_type_name(value)) + " " + value.dump());
 }
 
 std::string number_text(double x) {
@@ -62,14 +62,22 @@ Json check_float(const ParamSpec& spec, const Json& value, std::string_view wher
 
 std::string_view param_type_name(ParamType type) {
   switch (type) {
-    case ParamType::kBool: return "true or false";
-    case ParamType::kInt: return "a whole number";
-    case ParamType::kFloat: return "a number";
-    case ParamType::kString: return "a string";
-    case ParamType::kIntList: return "a list of whole numbers";
-    case ParamType::kFloatList: return "a list of numbers";
-    case ParamType::kStringList: return "a list of strings";
-    case ParamType::kJson: return "a JSON value";
+    case ParamType::kBool:
+      return "true or false";
+    case ParamType::kInt:
+      return "a whole number";
+    case ParamType::kFloat:
+      return "a number";
+    case ParamType::kString:
+      return "a string";
+    case ParamType::kIntList:
+      return "a list of whole numbers";
+    case ParamType::kFloatList:
+      return "a list of numbers";
+    case ParamType::kStringList:
+      return "a list of strings";
+    case ParamType::kJson:
+      return "a JSON value";
   }
   return "a value";
 }
@@ -83,12 +91,15 @@ Json check_param(const ParamSpec& spec, const Json& value, std::string_view wher
     case ParamType::kBool:
       if (!value.is_boolean()) wrong_type(spec, value, where);
       return value;
-    case ParamType::kInt: return check_int(spec, value, where);
-    case ParamType::kFloat: return check_float(spec, value, where);
+    case ParamType::kInt:
+      return check_int(spec, value, where);
+    case ParamType::kFloat:
+      return check_float(spec, value, where);
     case ParamType::kString: {
       if (!value.is_string()) wrong_type(spec, value, where);
       const auto& text = value.get_ref<const std::string&>();
-      if (!spec.choices.empty() && std::find(spec.choices.begin(), spec.choices.end(), text) == spec.choices.end()) {
+      if (!spec.choices.empty() &&
+          std::find(spec.choices.begin(), spec.choices.end(), text) == spec.choices.end()) {
         std::string list;
         for (const auto& choice : spec.choices) list += (list.empty() ? "" : ", ") + choice;
         throw invalid_argument(place(where, spec) + ": must be one of " + list + ", got '" + text + "'");
@@ -112,7 +123,8 @@ Json check_param(const ParamSpec& spec, const Json& value, std::string_view wher
       }
       return list;
     }
-    case ParamType::kJson: return value;
+    case ParamType::kJson:
+      return value;
   }
   return value;
 }
@@ -127,7 +139,8 @@ Options check_options(const std::vector<ParamSpec>& specs, const Json& given, st
   if (given.is_object()) {
     for (const auto& [name, value] : given.items()) {
       if (std::find(known.begin(), known.end(), name) == known.end()) {
-        throw invalid_argument("[" + std::string(where) + "] unknown option '" + name + "'" + did_you_mean(name, known));
+        throw invalid_argument("[" + std::string(where) + "] unknown option '" + name + "'" +
+                               did_you_mean(name, known));
       }
     }
   }
@@ -192,11 +205,15 @@ const Catalog::Entry& Catalog::entry(std::string_view kind, std::string_view nam
       known.push_back(key);
     }
   }
-  throw not_found("[" + std::string(kind) + "] there is no " + std::string(kind) + " named '" + std::string(name) + "'" +
-                  did_you_mean(name, known));
+  throw not_found("[" + std::string(kind) + "] there is no " + std::string(kind) + " named '" +
+                  std::string(name) + "'" + did_you_mean(name, known));
 }
 
-const ComponentInfo& Catalog::info(std::string_view kind, std::string_view name) const { return entry(kind, name).info; }
-const std::any& Catalog::factory(std::string_view kind, std::string_view name) const { return entry(kind, name).factory; }
+const ComponentInfo& Catalog::info(std::string_view kind, std::string_view name) const {
+  return entry(kind, name).info;
+}
+const std::any& Catalog::factory(std::string_view kind, std::string_view name) const {
+  return entry(kind, name).factory;
+}
 
 }  // namespace twinkle

@@ -21,14 +21,14 @@ std::string_view param_type_name(ParamType type);
 
 /// One parameter of a component or one option of a command.
 struct ParamSpec {
-  std::string name;              // snake_case, as users type it
+  std::string name;  // snake_case, as users type it
   ParamType type = ParamType::kString;
   Json default_value = nullptr;  // null: not set (and, with `required`, must be given)
   std::string help;
   bool required = false;
-  std::optional<double> min;     // inclusive; numbers only
-  std::optional<double> max;     // inclusive
-  bool exclusive_min = false;    // min itself is refused
+  std::optional<double> min;   // inclusive; numbers only
+  std::optional<double> max;   // inclusive
+  bool exclusive_min = false;  // min itself is refused
   std::vector<std::string> choices;
 };
 
@@ -49,9 +49,9 @@ class Options {
   Json values_ = Json::object();
 };
 
-/// Checks `given` (object or null) against `specs`: unknown names (with the nearest known), wrong types, values
-/// out of range are invalid_argument beginning with "[`where`]"; defaults are filled in. Integers are accepted
-/// for floats; a float with an integral value for an int.
+/// Checks `given` (object or null) against `specs`: unknown names (with the nearest known), wrong types,
+/// values out of range are invalid_argument beginning with "[`where`]"; defaults are filled in. Integers are
+/// accepted for floats; a float with an integral value for an int.
 Options check_options(const std::vector<ParamSpec>& specs, const Json& given, std::string_view where);
 
 /// Checks one value and returns it in canonical form.

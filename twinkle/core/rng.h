@@ -25,7 +25,8 @@ inline std::array<uint32_t, 4> philox4x32(uint64_t key, uint64_t counter_low, ui
   return {c0, c1, c2, c3};
 }
 
-/// Mixes a word into a key (SplitMix64's finaliser), to derive independent streams: mix(seed, hash("lora_A")).
+/// Mixes a word into a key (SplitMix64's finaliser), to derive independent streams: mix(seed,
+/// hash("lora_A")).
 uint64_t mix_key(uint64_t key, uint64_t word);
 /// FNV-1a, to name streams by text.
 uint64_t hash_name(std::string_view name);

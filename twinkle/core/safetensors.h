@@ -1,6 +1,6 @@
 // safetensors files: a reader over a memory map and a durable writer.
-// The header is refused when longer than 100 MB or the file, when ranges overlap, leave holes, run past the end
-// or disagree with shape x dtype, when a product overflows, or when bytes follow the last tensor.
+// The header is refused when longer than 100 MB or the file, when ranges overlap, leave holes, run past the
+// end or disagree with shape x dtype, when a product overflows, or when bytes follow the last tensor.
 #pragma once
 
 #include <cstdint>
@@ -39,17 +39,17 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// One tensor to write: fill(byte_offset, out) gives a piece of its bytes. Pieces come in order, from the calling
-/// thread, and are whole elements, not whole rows.
+/// One tensor to write: fill(byte_offset, out) gives a piece of its bytes. Pieces come in order, from the
+/// calling thread, and are whole elements, not whole rows.
 struct TensorToWrite {
   std::string name, dtype;
   std::vector<int64_t> shape;
   std::function<void(int64_t byte_offset, std::span<std::byte> out)> fill;
 };
 
-/// Writes a file at the disk's speed (large aligned pieces, no page-cache pile-up), fsyncs it; the caller renames.
-/// Tensors lie in the reference writer's order (widest dtype first, then by name), whatever order they are given in.
-/// exhausted when the disk is full. The file is removed on failure.
+/// Writes a file at the disk's speed (large aligned pieces, no page-cache pile-up), fsyncs it; the caller
+/// renames. Tensors lie in the reference writer's order (widest dtype first, then by name), whatever order
+/// they are given in. exhausted when the disk is full. The file is removed on failure.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata);
 

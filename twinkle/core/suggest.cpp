@@ -23,7 +23,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     for (size_t j = 1; j <= b.size(); ++j) {
       const size_t cost = a[i - 1] == b[j - 1] ? 0 : 1;
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + cost});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   }
   return d[a.size()][b.size()];
@@ -46,7 +47,8 @@ std::string nearest_name(std::string_view given, std::span<const std::string> kn
 }
 
 std::string did_you_mean(std::string_view given, std::span<const std::string> known) {
-  if (const std::string near = nearest_name(given, known); !near.empty()) return " (did you mean '" + near + "'?)";
+  if (const std::string near = nearest_name(given, known); !near.empty())
+    return " (did you mean '" + near + "'?)";
   std::string list;
   for (const auto& name : known) list += (list.empty() ? "" : ", ") + name;
   return list.empty() ? "" : " (known: " + list + ")";

@@ -28,9 +28,9 @@ struct Trajectory {
 /// kIgnoreIndex where nothing is scored; the last one is always kIgnoreIndex.
 struct InputFeature {
   std::vector<int32_t> input_ids;
-  std::vector<int32_t> labels;   // same length as input_ids
-  std::vector<float> weights;    // empty (all 1) or same length: weight of each target in the loss
-  std::string origin;            // where it came from ("file row N"), for messages; may be empty
+  std::vector<int32_t> labels;  // same length as input_ids
+  std::vector<float> weights;   // empty (all 1) or same length: weight of each target in the loss
+  std::string origin;           // where it came from ("file row N"), for messages; may be empty
   int64_t num_trained() const {
     int64_t n = 0;
     for (const int32_t label : labels) n += label != kIgnoreIndex;

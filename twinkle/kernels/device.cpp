@@ -35,10 +35,12 @@ at::Device open_device(const std::string& name) {
   if (device.is_cpu()) return device;
   if (!device.is_cuda()) throw invalid_argument("[device] expected cpu, cuda or cuda:N, got '" + name + "'");
   load_cuda();
-  const int count = c10::impl::hasDeviceGuardImpl(at::kCUDA) ? c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount() : 0;
+  const int count =
+      c10::impl::hasDeviceGuardImpl(at::kCUDA) ? c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount() : 0;
   const int index = device.has_index() ? device.index() : 0;
   if (index >= count) {
-    throw unavailable("[device] '" + name + "': this machine shows " + std::to_string(count) + " CUDA devices; use --device cpu");
+    throw unavailable("[device] '" + name + "': this machine shows " + std::to_string(count) +
+                      " CUDA devices; use --device cpu");
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }

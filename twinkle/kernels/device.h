@@ -7,8 +7,8 @@
 
 namespace twinkle {
 
-/// "cpu", "cuda" or "cuda:N". For CUDA libtorch_cuda.so is loaded first; unavailable with the reason when the library
-/// or the device is not there.
+/// "cpu", "cuda" or "cuda:N". For CUDA libtorch_cuda.so is loaded first; unavailable with the reason when the
+/// library or the device is not there.
 at::Device open_device(const std::string& name);
 
 }  // namespace twinkle

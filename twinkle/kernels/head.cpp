@@ -9,7 +9,8 @@
 namespace twinkle::ops {
 
 void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature, HeadOutputs& out) {
+                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
+                   HeadOutputs& out) {
   if (on_cpu_kernels(hidden_SK)) {
     cpu::head_logprobs(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, out);
   } else {
@@ -31,11 +32,11 @@ void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
                    const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
                    std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
   if (on_cpu_kernels(hidden_SK)) {
-    cpu::head_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, forward, dlogprob_S, dentropy_S,
-                       order, dhidden_SK, grad_VK);
+    cpu::head_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, forward, dlogprob_S,
+                       dentropy_S, order, dhidden_SK, grad_VK);
   } else {
-    aten::head_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, forward, dlogprob_S, dentropy_S,
-                        order, dhidden_SK, grad_VK);
+    aten::head_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, forward, dlogprob_S,
+                        dentropy_S, order, dhidden_SK, grad_VK);
   }
 }
 
@@ -44,13 +45,13 @@ void head_forward_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK
                            const at::Tensor& dlogprob_S, std::span<const RowRange> order, HeadOutputs& out,
                            at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
   if (on_cpu_kernels(hidden_SK)) {
-    cpu::head_forward_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, dlogprob_S, order, out,
-                               dhidden_SK, grad_VK);
+    cpu::head_forward_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, dlogprob_S, order,
+                               out, dhidden_SK, grad_VK);
     return;
   }
   aten::head_logprobs(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, out);
-  aten::head_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, out, dlogprob_S, at::Tensor(), order,
-                      dhidden_SK, grad_VK);
+  aten::head_backward(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature, out, dlogprob_S,
+                      at::Tensor(), order, dhidden_SK, grad_VK);
 }
 
 }  // namespace twinkle::ops

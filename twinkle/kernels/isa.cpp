@@ -98,8 +98,9 @@ void force_isa(Isa isa) {
       return;
     }
   }
-  throw invalid_argument("[isa] '" + std::string(isa_name(isa)) + "' is not available on this processor (best: " +
-                         std::string(isa_name(available_isas().back())) + ")");
+  throw invalid_argument(
+      "[isa] '" + std::string(isa_name(isa)) +
+      "' is not available on this processor (best: " + std::string(isa_name(available_isas().back())) + ")");
 }
 
 }  // namespace twinkle

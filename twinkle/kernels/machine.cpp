@@ -55,14 +55,15 @@ double measure_fma_gflops() {
   constexpr int64_t kRounds = 40000;
   float probe[16] = {0.999f, 1e-3f};
   const double work = table.burn(1, probe) * static_cast<double>(kRounds) * threads;
-  return best_rate(work, [&] {
-           parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-             for (int64_t i = begin; i < end; ++i) {
-               float sink[16] = {0.999f, 1e-3f};
-               table.burn(kRounds, sink);
-             }
-           });
-         }) *
+  return best_rate(work,
+                   [&] {
+                     parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+                       for (int64_t i = begin; i < end; ++i) {
+                         float sink[16] = {0.999f, 1e-3f};
+                         table.burn(kRounds, sink);
+                       }
+                     });
+                   }) *
          1e-9;
 }
 
@@ -91,7 +92,9 @@ double measure_copy_gbs() {
 }
 
 MachineLimits measure_machine() {
-  return {.fma_gflops = measure_fma_gflops(), .product_gflops = measure_product_gflops(), .copy_gbs = measure_copy_gbs()};
+  return {.fma_gflops = measure_fma_gflops(),
+          .product_gflops = measure_product_gflops(),
+          .copy_gbs = measure_copy_gbs()};
 }
 
 }  // namespace twinkle

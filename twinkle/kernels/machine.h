@@ -1,12 +1,12 @@
-// What this machine allows, measured: printed beside every figure of speed. Takes about half a second; uses the
-// threads of core/parallel.h.
+// What this machine allows, measured: printed beside every figure of speed. Takes about half a second; uses
+// the threads of core/parallel.h.
 #pragma once
 
 namespace twinkle {
 
 struct MachineLimits {
-  double fma_gflops = 0.0;      // fused multiply-adds in registers, all threads, of the active instruction set (for AMX
-                                // those of AVX-512, for plain the best product of ATen)
+  double fma_gflops = 0.0;  // fused multiply-adds in registers, all threads, of the active instruction set
+                            // (for AMX those of AVX-512, for plain the best product of ATen)
   double product_gflops = 0.0;  // our own linear, 1024 x 1536 x 576 in bf16 storage
   double copy_gbs = 0.0;        // bytes read plus bytes written by a large copy, all threads
 };

@@ -28,17 +28,19 @@ struct RowRange {
 // ---------------------------------------------------------------- matrices
 
 /// A weight matrix W[N, K], stored for the matrix kernels: panels of 16 output rows, [ceil(N/16)][K][16],
-/// padded with zeros, in fp32, bf16 or fp16. On a device other than the CPU it is kept as a plain [N, K] tensor.
-/// A handle: copies share the storage.
+/// padded with zeros, in fp32, bf16 or fp16. On a device other than the CPU it is kept as a plain [N, K]
+/// tensor. A handle: copies share the storage.
 class PackedMatrix {
  public:
   static constexpr int64_t kPanel = 16;
 
   PackedMatrix() = default;
-  /// fill(row_begin, row_end, out): writes fp32 rows [row_end-row_begin, K] of W into out; called from several
-  /// threads for disjoint ranges of at most kPanel rows. This is how files are dequantised straight into panels.
+  /// fill(row_begin, row_end, out): writes fp32 rows [row_end-row_begin, K] of W into out; called from
+  /// several threads for disjoint ranges of at most kPanel rows. This is how files are dequantised straight
+  /// into panels.
   using FillRows = std::function<void(int64_t row_begin, int64_t row_end, float* out)>;
-  static PackedMatrix build(int64_t rows, int64_t cols, at::ScalarType dtype, at::Device device, const FillRows& fill);
+  static PackedMatrix build(int64_t rows, int64_t cols, at::ScalarType dtype, at::Device device,
+                            const FillRows& fill);
   static PackedMatrix pack(const at::Tensor& weight_NK, at::ScalarType dtype);
   /// Zero-filled; what gradients and moments of a trainable matrix are kept in.
   static PackedMatrix zeros_like(const PackedMatrix& other, at::ScalarType dtype = at::kFloat);
@@ -65,7 +67,7 @@ void narrow(const float* in, int64_t count, at::ScalarType dtype, void* out);
 
 /// One adapter's low-rank pair for one matrix: W + scale * B A. dA and dB are undefined when not trained.
 struct LoraSlot {
-  at::Tensor a_rK, b_Nr;    // fp32
+  at::Tensor a_rK, b_Nr;  // fp32
   float scale = 1.0f;
   at::Tensor da_rK, db_Nr;  // fp32 gradients, +=
 };
@@ -112,12 +114,15 @@ void bias_grad(const at::Tensor& dy_TN, std::span<const RowRange> order, at::Ten
 
 // ---------------------------------------------------------------- rows
 
-/// y = x * rsqrt(mean(x^2) + eps) * (w + offset); rstd_T is kept for backward. Rows are any [.., K] folded to [T, K].
-void rms_norm(const at::Tensor& x_TK, const at::Tensor& w_K, double eps, at::Tensor& y_TK, at::Tensor& rstd_T);
+/// y = x * rsqrt(mean(x^2) + eps) * (w + offset); rstd_T is kept for backward. Rows are any [.., K] folded to
+/// [T, K].
+void rms_norm(const at::Tensor& x_TK, const at::Tensor& w_K, double eps, at::Tensor& y_TK,
+              at::Tensor& rstd_T);
 /// dx (= or +=) the gradient of rms_norm.
 void rms_norm_backward(const at::Tensor& dy_TK, const at::Tensor& x_TK, const at::Tensor& w_K,
                        const at::Tensor& rstd_T, at::Tensor& dx_TK, bool accumulate);
-/// dw += sum over rows of dy * x * rstd, per range in order. For norms over heads, x_TK has T*H rows and the ranges are scaled by the caller.
+/// dw += sum over rows of dy * x * rstd, per range in order. For norms over heads, x_TK has T*H rows and the
+/// ranges are scaled by the caller.
 void rms_norm_weight_grad(const at::Tensor& dy_TK, const at::Tensor& x_TK, const at::Tensor& rstd_T,
                           std::span<const RowRange> order, at::Tensor& dw_K);
 
@@ -125,8 +130,10 @@ void rms_norm_weight_grad(const at::Tensor& dy_TK, const at::Tensor& x_TK, const
 void add(const at::Tensor& a, const at::Tensor& b, at::Tensor& y);
 
 /// Rotates q and k in place, rotate-half form: pairs (i, i + D_rot/2) by positions[t]; cos and sin are
-/// [max_position, D_rot/2] fp32 tables, columns past D_rot pass through. `inverse` applies the transpose (backward).
-void rope(at::Tensor& x_THD, const at::Tensor& positions_T, const at::Tensor& cos, const at::Tensor& sin, bool inverse);
+/// [max_position, D_rot/2] fp32 tables, columns past D_rot pass through. `inverse` applies the transpose
+/// (backward).
+void rope(at::Tensor& x_THD, const at::Tensor& positions_T, const at::Tensor& cos, const at::Tensor& sin,
+          bool inverse);
 
 /// h = silu(gate) * up; gate and up are [T, F].
 void swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF, at::Tensor& h_TF);
@@ -135,8 +142,9 @@ void swiglu_backward(const at::Tensor& dh_TF, at::Tensor& gate_TF, at::Tensor& u
 
 /// y = x * mask / (1 - p), mask from philox(mix(seed, stream), key of the row's sequence, position, column):
 /// the same call on the gradient is its backward. y may alias x.
-void dropout(const at::Tensor& x_TK, double p, uint64_t seed, uint64_t stream, std::span<const uint64_t> row_sequence_key,
-             std::span<const int32_t> row_position, at::Tensor& y_TK);
+void dropout(const at::Tensor& x_TK, double p, uint64_t seed, uint64_t stream,
+             std::span<const uint64_t> row_sequence_key, std::span<const int32_t> row_position,
+             at::Tensor& y_TK);
 
 // ---------------------------------------------------------------- embedding
 
@@ -148,10 +156,10 @@ void embedding_grad(const at::Tensor& dout_TK, const at::Tensor& tokens_T, std::
 
 // ---------------------------------------------------------------- attention
 
-/// One sequence's queries and keys. Queries are the last `q_len` positions of `kv_len` (causal, aligned at the
-/// end), so a pass over a whole sequence has q_len == kv_len and a decoding step q_len == 1. Keys are visited
-/// in blocks of kAttentionBlock positions counted from position 0; `blocks` names the block's place in the
-/// key/value tensors (a paged cache), or is empty when rows kv_begin.. hold them in order.
+/// One sequence's queries and keys. Queries are the last `q_len` positions of `kv_len` (causal, aligned at
+/// the end), so a pass over a whole sequence has q_len == kv_len and a decoding step q_len == 1. Keys are
+/// visited in blocks of kAttentionBlock positions counted from position 0; `blocks` names the block's place
+/// in the key/value tensors (a paged cache), or is empty when rows kv_begin.. hold them in order.
 struct AttentionSequence {
   int64_t q_begin = 0, q_len = 0;
   int64_t kv_begin = 0, kv_len = 0;
@@ -159,10 +167,10 @@ struct AttentionSequence {
 };
 inline constexpr int64_t kAttentionBlock = 64;
 
-/// o = softmax(scale * q k^T + causal [+ window]) v, per sequence and head; lse_TH is log-sum-exp per query row
-/// (of scaled scores), kept for backward. window 0: none; w: a query at position p sees keys p-w+1 .. p.
-/// k and v are [rows, G, D] (rows = T, or cache blocks * kAttentionBlock); H % G == 0. A query row's bits depend on
-/// its position, its q and the keys it sees only, so prefill, decoding and training agree.
+/// o = softmax(scale * q k^T + causal [+ window]) v, per sequence and head; lse_TH is log-sum-exp per query
+/// row (of scaled scores), kept for backward. window 0: none; w: a query at position p sees keys p-w+1 .. p.
+/// k and v are [rows, G, D] (rows = T, or cache blocks * kAttentionBlock); H % G == 0. A query row's bits
+/// depend on its position, its q and the keys it sees only, so prefill, decoding and training agree.
 void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tensor& v_RGD,
                std::span<const AttentionSequence> sequences, double scale, int64_t window, at::Tensor& o_THD,
                at::Tensor& lse_TH);
@@ -184,24 +192,26 @@ struct HeadOutputs {
   at::Tensor topk_id_SJ;       // int32
 };
 
-/// Log-probabilities under softmax((hidden W^T [+ low B^T]) * inv_temperature), never holding more than a block of
-/// rows x vocabulary. `lora` is an adapter on the head, usually null.
-void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora, const at::Tensor& low_SR,
-                   const at::Tensor& targets_S, double inv_temperature, HeadOutputs& out);
+/// Log-probabilities under softmax((hidden W^T [+ low B^T]) * inv_temperature), never holding more than a
+/// block of rows x vocabulary. `lora` is an adapter on the head, usually null.
+void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
+                   HeadOutputs& out);
 /// Full logits of a few rows [S, V] (sampling).
-void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora, const at::Tensor& low_SR,
-                 at::Tensor& logits_SV);
+void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                 const at::Tensor& low_SR, at::Tensor& logits_SV);
 
 /// Backward of head_logprobs. dlogprob_S and (optionally) dentropy_S come from the loss; dhidden (=) gradient
-/// through W and the adapter; grad_VK (may be null) += per sequence in `order` (ranges of scored rows); adapter
-/// gradients go into `lora` slots.
-void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora, const at::Tensor& low_SR,
-                   const at::Tensor& targets_S, double inv_temperature, const HeadOutputs& forward,
-                   const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S, std::span<const RowRange> order,
-                   at::Tensor& dhidden_SK, PackedMatrix* grad_VK);
+/// through W and the adapter; grad_VK (may be null) += per sequence in `order` (ranges of scored rows);
+/// adapter gradients go into `lora` slots.
+void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
+                   const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
+                   std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK);
 
-/// Forward and backward in one walk over the vocabulary for a loss that is linear in the log-probabilities with
-/// known coefficients (cross-entropy): dlogprob_S is given beforehand. Same bits as head_logprobs + head_backward.
+/// Forward and backward in one walk over the vocabulary for a loss that is linear in the log-probabilities
+/// with known coefficients (cross-entropy): dlogprob_S is given beforehand. Same bits as head_logprobs +
+/// head_backward.
 void head_forward_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
                            const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
                            const at::Tensor& dlogprob_S, std::span<const RowRange> order, HeadOutputs& out,
@@ -211,11 +221,12 @@ void head_forward_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK
 
 struct AdamStep {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.0;
-  bool decoupled = true;   // AdamW; false: Adam (decay added to the gradient), as torch
-  int64_t step = 1;        // 1 for the first
-  double grad_scale = 1.0; // multiplied into the gradient (1/num_tokens, clipping)
+  bool decoupled = true;    // AdamW; false: Adam (decay added to the gradient), as torch
+  int64_t step = 1;         // 1 for the first
+  double grad_scale = 1.0;  // multiplied into the gradient (1/num_tokens, clipping)
 };
-/// One fused update of fp32 p, m, v from g (Kingma & Ba 2015; Loshchilov & Hutter 2019), as torch.optim computes it.
+/// One fused update of fp32 p, m, v from g (Kingma & Ba 2015; Loshchilov & Hutter 2019), as torch.optim
+/// computes it.
 void adam_step(at::Tensor& p, const at::Tensor& g, at::Tensor& m, at::Tensor& v, const AdamStep& hyper);
 /// Sum of squares in fp64 over fixed blocks in order; inf/NaN propagate.
 double sum_of_squares(const at::Tensor& x);

@@ -19,8 +19,9 @@ int64_t num_panels(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
 
 void check_dtype(at::ScalarType dtype) {
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
-    throw invalid_argument(std::string("[matrix] dtype: weights are kept in float32, bfloat16 or float16, got ") +
-                           c10::toString(dtype));
+    throw invalid_argument(
+        std::string("[matrix] dtype: weights are kept in float32, bfloat16 or float16, got ") +
+        c10::toString(dtype));
   }
 }
 
@@ -63,13 +64,15 @@ void read_panel(const T* panel, int64_t first, int64_t last, int64_t cols, float
       const int64_t part = std::min(kPanel, cols - k);
       table.widen_transposed(weight_type<T>(), panel + k * kPanel, part, tile);
       for (int64_t j = first; j < last; ++j) {
-        std::memcpy(rows + (j - first) * cols + k, tile + j * kPanel, static_cast<size_t>(part) * sizeof(float));
+        std::memcpy(rows + (j - first) * cols + k, tile + j * kPanel,
+                    static_cast<size_t>(part) * sizeof(float));
       }
     }
     return;
   }
   for (int64_t k = 0; k < cols; ++k) {
-    for (int64_t j = first; j < last; ++j) rows[(j - first) * cols + k] = static_cast<float>(panel[k * kPanel + j]);
+    for (int64_t j = first; j < last; ++j)
+      rows[(j - first) * cols + k] = static_cast<float>(panel[k * kPanel + j]);
   }
 }
 

@@ -1,5 +1,6 @@
-// ATen runs on the calling thread alone. Our own pool splits the work that matters; a second pool spinning beside it
-// costs more than its few element-wise operations gain, and how many threads run must not reach a result.
+// ATen runs on the calling thread alone. Our own pool splits the work that matters; a second pool spinning
+// beside it costs more than its few element-wise operations gain, and how many threads run must not reach a
+// result.
 #include <ATen/Parallel.h>
 
 namespace twinkle::ops {

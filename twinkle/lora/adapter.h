@@ -1,5 +1,5 @@
-// A LoRA adapter: PEFT's semantics for rank, alpha, targets, rslora and initialisation, its tensors and gradients,
-// and its files (adapter_config.json + adapter_model.safetensors, as PEFT writes them).
+// A LoRA adapter: PEFT's semantics for rank, alpha, targets, rslora and initialisation, its tensors and
+// gradients, and its files (adapter_config.json + adapter_model.safetensors, as PEFT writes them).
 #pragma once
 
 #include <map>
@@ -14,24 +14,25 @@ namespace twinkle {
 
 struct LoraConfig {
   int64_t r = 8;
-  double lora_alpha = 8;       // PEFT's default; the command line's is 32
+  double lora_alpha = 8;  // PEFT's default; the command line's is 32
   double lora_dropout = 0.0;
-  bool use_rslora = false;     // scale alpha/sqrt(r) instead of alpha/r
-  std::vector<std::string> target_modules;   // names (suffix match as PEFT), or one regex / "all-linear"; empty: q_proj
-                                             // and v_proj, PEFT's choice for every family here
-  bool target_is_pattern = false;            // target_modules[0] is a regex (full match) or "all-linear"
+  bool use_rslora = false;                  // scale alpha/sqrt(r) instead of alpha/r
+  std::vector<std::string> target_modules;  // names (suffix match as PEFT), or one regex / "all-linear";
+                                            // empty: q_proj and v_proj, PEFT's choice for every family here
+  bool target_is_pattern = false;  // target_modules[0] is a regex (full match) or "all-linear"
   std::vector<std::string> exclude_modules;
-  bool exclude_is_pattern = false;           // exclude_modules[0] is a regex (full match)
+  bool exclude_is_pattern = false;  // exclude_modules[0] is a regex (full match)
   std::vector<int64_t> layers_to_transform;
   std::map<std::string, int64_t> rank_pattern;
   std::map<std::string, double> alpha_pattern;
   std::vector<std::string> modules_to_save;
   std::string base_model_name_or_path;
-  uint64_t seed = 42;                        // of A's initial values; not a PEFT key
+  uint64_t seed = 42;  // of A's initial values; not a PEFT key
   double scale_of(int64_t rank, double alpha) const;
 };
 
-/// Ranges of the numbers: invalid_argument "[lora] ..." for r < 1, alpha <= 0, dropout outside [0, 1) and the like.
+/// Ranges of the numbers: invalid_argument "[lora] ..." for r < 1, alpha <= 0, dropout outside [0, 1) and the
+/// like.
 void check_lora_config(const LoraConfig& config);
 
 /// Reads an adapter_config.json; DoRA, other PEFT methods and options we lack are refused by name.
@@ -41,17 +42,18 @@ Json lora_config_to_json(const LoraConfig& config);
 
 /// One adapted module.
 struct LoraModule {
-  std::string name;            // "model.layers.0.self_attn.q_proj", "model.embed_tokens", "lm_head"
-  int64_t linear = -1;         // index in CausalLM::linears(), -1 for the embedding
-  ops::LoraSlot slot;          // tensors (for the embedding a_rK is [r, vocab], b_Nr is [hidden, r], as PEFT)
+  std::string name;     // "model.layers.0.self_attn.q_proj", "model.embed_tokens", "lm_head"
+  int64_t linear = -1;  // index in CausalLM::linears(), -1 for the embedding
+  ops::LoraSlot slot;   // tensors (for the embedding a_rK is [r, vocab], b_Nr is [hidden, r], as PEFT)
 };
 
 class Adapter {
  public:
-  /// A fresh adapter for the model: A by kaiming_uniform(a=sqrt 5) from the seed, B zero (embedding: A zero, B normal).
-  /// invalid_argument when no module matches a target, naming it and near names.
+  /// A fresh adapter for the model: A by kaiming_uniform(a=sqrt 5) from the seed, B zero (embedding: A zero,
+  /// B normal). invalid_argument when no module matches a target, naming it and near names.
   static std::unique_ptr<Adapter> create(const CausalLM& model, const LoraConfig& config);
-  /// Reads PEFT files. Tensors missing, unexpected or of the wrong shape for this base are invalid_argument by name.
+  /// Reads PEFT files. Tensors missing, unexpected or of the wrong shape for this base are invalid_argument
+  /// by name.
   static std::unique_ptr<Adapter> load(const CausalLM& model, const std::string& directory);
   /// Writes PEFT files into an existing directory (not atomic by itself: see write_checkpoint).
   void save(const std::string& directory) const;
@@ -65,7 +67,10 @@ class Adapter {
   void make_trainable();  // allocates zeroed gradients
   void zero_grad();
   /// (name, value, gradient) of every trained tensor, in file order; names as in the PEFT file.
-  struct Trained { std::string name; at::Tensor value, grad; };
+  struct Trained {
+    std::string name;
+    at::Tensor value, grad;
+  };
   std::vector<Trained> trained();
 
  private:
@@ -75,10 +80,11 @@ class Adapter {
 };
 
 /// A binding for a batch whose sequences all use `adapter` (training: with its dropout).
-nn::LoraBinding bind_adapter(const CausalLM& model, Adapter& adapter, const PackedBatch& batch, bool training);
+nn::LoraBinding bind_adapter(const CausalLM& model, Adapter& adapter, const PackedBatch& batch,
+                             bool training);
 
-/// W += scale B A for every module, and back. Merging into bf16/fp16 storage rounds; unmerge restores the very bits
-/// from the kept originals.
+/// W += scale B A for every module, and back. Merging into bf16/fp16 storage rounds; unmerge restores the
+/// very bits from the kept originals.
 class MergedAdapter {
  public:
   MergedAdapter(CausalLM& model, const Adapter& adapter);
@@ -86,6 +92,7 @@ class MergedAdapter {
   void unmerge();
   /// Keeps the merge for good (the originals are dropped).
   void commit();
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

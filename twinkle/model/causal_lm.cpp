@@ -30,11 +30,13 @@ at::ScalarType storage_dtype(const std::string& wanted, const std::string& store
 }  // namespace
 
 at::Tensor index_tensor(const std::vector<int32_t>& values, at::Device device) {
-  at::Tensor view = at::from_blob(const_cast<int32_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kInt);
+  at::Tensor view =
+      at::from_blob(const_cast<int32_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kInt);
   return device.is_cpu() ? view.clone() : view.to(device);
 }
 
-Parameter& CausalLM::Impl::load_parameter(const WeightSource& source, const WeightInfo& expected, const LoadOptions& options) {
+Parameter& CausalLM::Impl::load_parameter(const WeightSource& source, const WeightInfo& expected,
+                                          const LoadOptions& options) {
   const WeightInfo* found = source.find(expected.name);
   TW_CHECK(found != nullptr, "weight " + expected.name + " was checked before");
   Parameter parameter;
@@ -61,7 +63,8 @@ std::unique_ptr<CausalLM> CausalLM::load(const std::string& path, const LoadOpti
   return build(model_config_from_json(files.config, path), *files.weights, options);
 }
 
-std::unique_ptr<CausalLM> CausalLM::build(const ModelConfig& config, const WeightSource& source, const LoadOptions& options) {
+std::unique_ptr<CausalLM> CausalLM::build(const ModelConfig& config, const WeightSource& source,
+                                          const LoadOptions& options) {
   storage_dtype(options.dtype, "");  // a wrong name fails before anything is read
   check_weights(config, source);
   std::unique_ptr<CausalLM> model(new CausalLM());
@@ -90,8 +93,9 @@ std::unique_ptr<CausalLM> CausalLM::build(const ModelConfig& config, const Weigh
   for (int64_t l = 0; l < config.num_layers; ++l) {
     const std::string prefix = "model.layers." + std::to_string(l) + ".";
     const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
-    nn::Linear q = linear(attention + "q_proj"), k = linear(attention + "k_proj"), v = linear(attention + "v_proj"),
-               o = linear(attention + "o_proj"), gate = linear(mlp + "gate_proj"), up = linear(mlp + "up_proj"),
+    nn::Linear q = linear(attention + "q_proj"), k = linear(attention + "k_proj"),
+               v = linear(attention + "v_proj"), o = linear(attention + "o_proj"),
+               gate = linear(mlp + "gate_proj"), up = linear(mlp + "up_proj"),
                down = linear(mlp + "down_proj");
     m.layers.emplace_back(
         nn::DecoderLayerConfig{.num_heads = config.num_heads,
@@ -103,7 +107,13 @@ std::unique_ptr<CausalLM> CausalLM::build(const ModelConfig& config, const Weigh
                                 .post_norm = get(prefix + "post_attention_layernorm.weight"),
                                 .q_norm = get(attention + "q_norm.weight"),
                                 .k_norm = get(attention + "k_norm.weight"),
-                                .q = q, .k = k, .v = v, .o = o, .gate = gate, .up = up, .down = down});
+                                .q = q,
+                                .k = k,
+                                .v = v,
+                                .o = o,
+                                .gate = gate,
+                                .up = up,
+                                .down = down});
   }
   m.linears.push_back({"lm_head", config.hidden_size, config.vocab_size});
   m.head_module = static_cast<int64_t>(m.linears.size()) - 1;
@@ -136,11 +146,13 @@ void CausalLM::finish() {
 
 // ---------------------------------------------------------------- forward
 
-RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions, const std::vector<int32_t>& cu_seqlens) {
+RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions,
+                                       const std::vector<int32_t>& cu_seqlens) {
   int32_t last = 0;
   for (const int32_t p : positions) last = std::max(last, p);
   const int64_t needed = last + 1;
-  const int64_t original = config.rope.original_max_position > 0 ? config.rope.original_max_position : config.max_position;
+  const int64_t original =
+      config.rope.original_max_position > 0 ? config.rope.original_max_position : config.max_position;
   if (config.rope.type != "dynamic" || needed <= original) {
     if (tables.positions < needed) {
       // Grow in powers of two so that the tables are rarely built; a row's values do not depend on the size.
@@ -151,7 +163,8 @@ RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions, co
     }
     return {index_tensor(positions, device), cos, sin};
   }
-  // Dynamic scaling depends on the sequence's own length: each longer sequence gets tables of its own, appended.
+  // Dynamic scaling depends on the sequence's own length: each longer sequence gets tables of its own,
+  // appended.
   RopeTables all = rope_tables(config, original);
   std::vector<int32_t> rows(positions.size());
   for (size_t b = 0; b + 1 < cu_seqlens.size(); ++b) {
@@ -184,19 +197,21 @@ void CausalLM::Impl::set_tables(RopeTables fresh) {
 
 void CausalLM::Impl::check_batch(const PackedBatch& batch) const {
   for (int64_t b = 0; b < batch.num_sequences(); ++b) {
-    for (int32_t t = batch.cu_seqlens[static_cast<size_t>(b)]; t < batch.cu_seqlens[static_cast<size_t>(b) + 1]; ++t) {
+    for (int32_t t = batch.cu_seqlens[static_cast<size_t>(b)];
+         t < batch.cu_seqlens[static_cast<size_t>(b) + 1]; ++t) {
       const auto i = static_cast<size_t>(t);
       const auto place = [&] {
         return "[batch] sequence " + std::to_string(b) + ", position " +
                std::to_string(t - batch.cu_seqlens[static_cast<size_t>(b)]) + ": ";
       };
       if (batch.tokens[i] < 0 || batch.tokens[i] >= config.vocab_size) {
-        throw invalid_argument(place() + "token " + std::to_string(batch.tokens[i]) + " is not in the vocabulary of " +
-                               std::to_string(config.vocab_size));
+        throw invalid_argument(place() + "token " + std::to_string(batch.tokens[i]) +
+                               " is not in the vocabulary of " + std::to_string(config.vocab_size));
       }
-      if (batch.targets[i] != kIgnoreIndex && (batch.targets[i] < 0 || batch.targets[i] >= config.vocab_size)) {
-        throw invalid_argument(place() + "label " + std::to_string(batch.targets[i]) + " is not in the vocabulary of " +
-                               std::to_string(config.vocab_size));
+      if (batch.targets[i] != kIgnoreIndex &&
+          (batch.targets[i] < 0 || batch.targets[i] >= config.vocab_size)) {
+        throw invalid_argument(place() + "label " + std::to_string(batch.targets[i]) +
+                               " is not in the vocabulary of " + std::to_string(config.vocab_size));
       }
     }
   }
@@ -216,7 +231,9 @@ void CausalLM::Impl::embed(nn::Pass& pass, const at::Tensor& tokens, at::Tensor&
 }
 
 void CausalLM::Impl::embed_backward(nn::Pass& pass, const at::Tensor& tokens, const at::Tensor& dx_TK) {
-  Parameter* weight = pass.lora != nullptr && pass.lora->replaced_embedding != nullptr ? pass.lora->replaced_embedding : embedding;
+  Parameter* weight = pass.lora != nullptr && pass.lora->replaced_embedding != nullptr
+                          ? pass.lora->replaced_embedding
+                          : embedding;
   if (weight->trainable) ops::embedding_grad(dx_TK, tokens, pass.order, weight->matrix_grad);
   if (pass.lora == nullptr || pass.lora->embedding.empty()) return;
   for (const auto& span : pass.lora->spans) {  // in reduction order, one sequence each
@@ -224,7 +241,7 @@ void CausalLM::Impl::embed_backward(nn::Pass& pass, const at::Tensor& tokens, co
     if (!slot.a_rK.defined() || !slot.da_rK.defined()) continue;
     const at::Tensor ids = tokens.narrow(0, span.begin, span.end - span.begin);
     const at::Tensor dx = dx_TK.narrow(0, span.begin, span.end - span.begin);
-    const at::Tensor low = slot.a_rK.index_select(1, ids);                  // [r, n]
+    const at::Tensor low = slot.a_rK.index_select(1, ids);  // [r, n]
     slot.db_Nr.add_(dx.t().matmul(low.t()), slot.scale);
     // Tokens of the sequence are summed from zero, then added, as everywhere.
     const at::Tensor dlow = dx.matmul(slot.b_Nr).t().mul(slot.scale).contiguous();  // [r, n]
@@ -235,7 +252,8 @@ void CausalLM::Impl::embed_backward(nn::Pass& pass, const at::Tensor& tokens, co
   }
 }
 
-at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lora, const ForwardOptions& options) {
+at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lora,
+                             const ForwardOptions& options) {
   Impl& m = *impl_;
   m.check_batch(batch);
   finish();
@@ -248,11 +266,14 @@ at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lo
   const int64_t T = batch.num_tokens(), K = m.config.hidden_size;
   const auto order = batch.reduction_order();
   for (const int64_t b : order) {
-    pass.order.push_back({batch.cu_seqlens[static_cast<size_t>(b)], batch.cu_seqlens[static_cast<size_t>(b) + 1]});
+    pass.order.push_back(
+        {batch.cu_seqlens[static_cast<size_t>(b)], batch.cu_seqlens[static_cast<size_t>(b) + 1]});
   }
   for (int64_t b = 0; b < batch.num_sequences(); ++b) {
-    const int64_t begin = batch.cu_seqlens[static_cast<size_t>(b)], end = batch.cu_seqlens[static_cast<size_t>(b) + 1];
-    pass.attention.push_back({.q_begin = begin, .q_len = end - begin, .kv_begin = begin, .kv_len = end - begin, .blocks = {}});
+    const int64_t begin = batch.cu_seqlens[static_cast<size_t>(b)],
+                  end = batch.cu_seqlens[static_cast<size_t>(b) + 1];
+    pass.attention.push_back(
+        {.q_begin = begin, .q_len = end - begin, .kv_begin = begin, .kv_len = end - begin, .blocks = {}});
     pass.row_sequence_key.insert(pass.row_sequence_key.end(), static_cast<size_t>(end - begin),
                                  batch.sequence_key[static_cast<size_t>(b)]);
   }
@@ -308,8 +329,9 @@ void CausalLM::Impl::bind_head(State& state, const std::vector<int32_t>& rows) {
   const auto lora = state.pass.module_lora(head_module);
   if (!lora) return;
   if (lora->dropout) {
-    throw invalid_argument("[lora] lora_dropout cannot be used with an adapter on lm_head; set lora_dropout to 0 or leave "
-                           "lm_head out of target_modules");
+    throw invalid_argument(
+        "[lora] lora_dropout cannot be used with an adapter on lm_head; set lora_dropout to 0 or leave "
+        "lm_head out of target_modules");
   }
   for (const auto& span : lora->batch.spans) {
     const auto begin = std::lower_bound(rows.begin(), rows.end(), span.begin) - rows.begin();
@@ -320,11 +342,12 @@ void CausalLM::Impl::bind_head(State& state, const std::vector<int32_t>& rows) {
   state.head_lora.spans = state.head_spans;
 }
 
-void CausalLM::score(const std::vector<int32_t>& rows, const std::vector<int32_t>& targets, double inv_temperature,
-                     ops::HeadOutputs& out, const at::Tensor& known_dlogprob_S) {
+void CausalLM::score(const std::vector<int32_t>& rows, const std::vector<int32_t>& targets,
+                     double inv_temperature, ops::HeadOutputs& out, const at::Tensor& known_dlogprob_S) {
   Impl& m = *impl_;
   TW_CHECK(m.state != nullptr, "score() needs a forward() before it");
-  TW_CHECK(rows.size() == targets.size() && std::is_sorted(rows.begin(), rows.end()), "rows ascend, one target each");
+  TW_CHECK(rows.size() == targets.size() && std::is_sorted(rows.begin(), rows.end()),
+           "rows ascend, one target each");
   Impl::State& state = *m.state;
   const auto S = static_cast<int64_t>(rows.size());
   const int64_t K = m.config.hidden_size;
@@ -343,8 +366,9 @@ void CausalLM::score(const std::vector<int32_t>& rows, const std::vector<int32_t
   state.dscored_SK = at::Tensor();
   if (known_dlogprob_S.defined() && state.options.for_backward) {
     state.dscored_SK = m.arena->take({S, K});
-    ops::head_forward_backward(state.scored_SK, head, lora, state.low_SR, state.targets, inv_temperature, known_dlogprob_S,
-                               state.score_order, out, state.dscored_SK, m.head_grad(state.pass.lora));
+    ops::head_forward_backward(state.scored_SK, head, lora, state.low_SR, state.targets, inv_temperature,
+                               known_dlogprob_S, state.score_order, out, state.dscored_SK,
+                               m.head_grad(state.pass.lora));
   } else {
     ops::head_logprobs(state.scored_SK, head, lora, state.low_SR, state.targets, inv_temperature, out);
     state.head_out = out;
@@ -360,8 +384,8 @@ void CausalLM::backward(const at::Tensor& dlogprob_S, const at::Tensor& dentropy
     state.dscored_SK = m.arena->take(state.scored_SK.sizes());
     const ops::LoraBatch* lora = state.head_spans.empty() ? nullptr : &state.head_lora;
     ops::head_backward(state.scored_SK, m.head_matrix(state.pass.lora), lora, state.low_SR, state.targets,
-                       state.inv_temperature, state.head_out, dlogprob_S, dentropy_S, state.score_order, state.dscored_SK,
-                       m.head_grad(state.pass.lora));
+                       state.inv_temperature, state.head_out, dlogprob_S, dentropy_S, state.score_order,
+                       state.dscored_SK, m.head_grad(state.pass.lora));
   }
   at::Tensor dhidden_TK = m.arena->take(state.hidden_TK.sizes());
   dhidden_TK.zero_();
@@ -371,7 +395,8 @@ void CausalLM::backward(const at::Tensor& dlogprob_S, const at::Tensor& dentropy
 
 void CausalLM::backward_hidden(const at::Tensor& dhidden_TK) {
   Impl& m = *impl_;
-  TW_CHECK(m.state != nullptr && m.state->options.for_backward, "backward_hidden() needs forward(for_backward)");
+  TW_CHECK(m.state != nullptr && m.state->options.for_backward,
+           "backward_hidden() needs forward(for_backward)");
   m.backward_body(dhidden_TK);
 }
 
@@ -385,9 +410,9 @@ void CausalLM::Impl::backward_body(const at::Tensor& dhidden_TK) {
   at::Tensor dx_TK = arena->take(dhidden_TK.sizes());
   ops::rms_norm_backward(dhidden_TK, s.last_TK, last_norm.vector, s.rstd_T, dx_TK, false);
   const bool embedding_trained =
-      embedding->trainable || (pass.lora != nullptr && (!pass.lora->embedding.empty() ||
-                                                        (pass.lora->replaced_embedding != nullptr &&
-                                                         pass.lora->replaced_embedding->trainable)));
+      embedding->trainable ||
+      (pass.lora != nullptr && (!pass.lora->embedding.empty() || (pass.lora->replaced_embedding != nullptr &&
+                                                                  pass.lora->replaced_embedding->trainable)));
   for (size_t l = layers.size(); l-- > 0;) {
     nn::Scratch scratch(*arena);
     const bool want_input = l > 0 || embedding_trained;
@@ -404,7 +429,8 @@ void CausalLM::Impl::backward_body(const at::Tensor& dhidden_TK) {
 
 // ---------------------------------------------------------------- cached forward
 
-CausalLM::Cache::Cache(const ModelConfig& config, at::Device device, int64_t max_tokens, int64_t num_sequences)
+CausalLM::Cache::Cache(const ModelConfig& config, at::Device device, int64_t max_tokens,
+                       int64_t num_sequences)
     : max_tokens_(max_tokens), lengths_(static_cast<size_t>(num_sequences), 0) {
   for (int64_t l = 0; l < config.num_layers; ++l) {
     const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
@@ -413,11 +439,13 @@ CausalLM::Cache::Cache(const ModelConfig& config, at::Device device, int64_t max
   }
 }
 
-std::shared_ptr<CausalLM::Cache> CausalLM::make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences) {
+std::shared_ptr<CausalLM::Cache> CausalLM::make_cache(int64_t max_tokens_per_sequence,
+                                                      int64_t num_sequences) {
   return std::make_shared<Cache>(impl_->config, impl_->device, max_tokens_per_sequence, num_sequences);
 }
 
-at::Tensor CausalLM::forward_cached(Cache& cache, const std::vector<CachedRows>& rows, const nn::LoraBinding* lora) {
+at::Tensor CausalLM::forward_cached(Cache& cache, const std::vector<CachedRows>& rows,
+                                    const nn::LoraBinding* lora) {
   Impl& m = *impl_;
   finish();
   m.state = std::make_unique<Impl::State>(*m.arena);
@@ -429,15 +457,19 @@ at::Tensor CausalLM::forward_cached(Cache& cache, const std::vector<CachedRows>&
     auto& length = cache.lengths_.at(static_cast<size_t>(item.sequence));
     const auto n = static_cast<int64_t>(item.tokens.size());
     if (length + n > cache.max_tokens_) {
-      throw exhausted("[cache] sequence " + std::to_string(item.sequence) + " would hold " + std::to_string(length + n) +
-                      " tokens, room is for " + std::to_string(cache.max_tokens_));
+      throw exhausted("[cache] sequence " + std::to_string(item.sequence) + " would hold " +
+                      std::to_string(length + n) + " tokens, room is for " +
+                      std::to_string(cache.max_tokens_));
     }
     if (m.config.rope.type == "dynamic" && length + n > m.config.max_position) {
       throw invalid_argument("[cache] a model with dynamic rotary scaling can not be continued past " +
                              std::to_string(m.config.max_position) + " tokens");
     }
-    pass.attention.push_back({.q_begin = static_cast<int64_t>(tokens.size()), .q_len = n,
-                              .kv_begin = item.sequence * cache.max_tokens_, .kv_len = length + n, .blocks = {}});
+    pass.attention.push_back({.q_begin = static_cast<int64_t>(tokens.size()),
+                              .q_len = n,
+                              .kv_begin = item.sequence * cache.max_tokens_,
+                              .kv_len = length + n,
+                              .blocks = {}});
     for (int64_t i = 0; i < n; ++i) {
       const int32_t token = item.tokens[static_cast<size_t>(i)];
       if (token < 0 || token >= m.config.vocab_size) {

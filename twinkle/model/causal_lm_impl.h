@@ -35,8 +35,8 @@ struct CausalLM::Impl {
     nn::Pass pass;
     ForwardOptions options;
     at::Tensor tokens;
-    std::vector<at::Tensor> inputs;                 // of each layer
-    std::vector<nn::DecoderLayer::Saved> saved;     // empty when recomputing
+    std::vector<at::Tensor> inputs;              // of each layer
+    std::vector<nn::DecoderLayer::Saved> saved;  // empty when recomputing
     at::Tensor last_TK, rstd_T, hidden_TK;
     at::Tensor rows, targets, scored_SK, low_SR, dscored_SK;
     double inv_temperature = 1.0;
@@ -58,7 +58,8 @@ struct CausalLM::Impl {
   at::Tensor cos, sin;
   std::unique_ptr<State> state;
 
-  Parameter& load_parameter(const WeightSource& source, const WeightInfo& expected, const LoadOptions& options);
+  Parameter& load_parameter(const WeightSource& source, const WeightInfo& expected,
+                            const LoadOptions& options);
   RotaryRows rotary_rows(const std::vector<int32_t>& positions, const std::vector<int32_t>& cu_seqlens);
   void set_tables(RopeTables fresh);
   void check_batch(const PackedBatch& batch) const;

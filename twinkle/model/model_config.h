@@ -11,16 +11,17 @@
 
 namespace twinkle {
 
-/// Rotary frequencies: the four scalings of the Llama line (as transformers' modeling_rope_utils computes them).
+/// Rotary frequencies: the four scalings of the Llama line (as transformers' modeling_rope_utils computes
+/// them).
 struct RopeConfig {
   double theta = 10000.0;
   std::string type = "default";  // default | linear | dynamic | llama3 | yarn
   double factor = 1.0;
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;          // llama3
-  int64_t original_max_position = 0;                             // llama3, yarn, dynamic
-  double beta_fast = 32.0, beta_slow = 1.0;                      // yarn
-  std::optional<double> attention_factor;                        // yarn; default 0.1 ln(factor) + 1
-  bool truncate = true;                                          // yarn: bounds rounded to whole dims
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+  int64_t original_max_position = 0;                     // llama3, yarn, dynamic
+  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+  std::optional<double> attention_factor;                // yarn; default 0.1 ln(factor) + 1
+  bool truncate = true;                                  // yarn: bounds rounded to whole dims
 };
 
 struct ModelConfig {
@@ -35,11 +36,11 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;
-  int64_t sliding_window = 0;              // 0: none
-  std::vector<bool> sliding_layers;        // [num_layers]; which layers use the window
+  int64_t sliding_window = 0;        // 0: none
+  std::vector<bool> sliding_layers;  // [num_layers]; which layers use the window
   std::vector<int64_t> eos_token_ids;
   int64_t bos_token_id = -1;
-  Json raw = Json::object();               // the config as it was read; kept for saving
+  Json raw = Json::object();  // the config as it was read; kept for saving
 
   int64_t window_of(int64_t layer) const {
     return sliding_window > 0 && sliding_layers[static_cast<size_t>(layer)] ? sliding_window : 0;

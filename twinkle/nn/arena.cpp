@@ -34,7 +34,8 @@ at::Tensor Arena::take(at::IntArrayRef sizes, at::ScalarType dtype) {
   chunk.used += bytes;
   in_use_ += bytes;
   peak_ = std::max(peak_, in_use_);
-  return at::from_blob(reinterpret_cast<void*>(address), sizes, at::TensorOptions().dtype(dtype).device(device_));
+  return at::from_blob(reinterpret_cast<void*>(address), sizes,
+                       at::TensorOptions().dtype(dtype).device(device_));
 }
 
 void Arena::add_chunk(int64_t size) {
@@ -44,9 +45,7 @@ void Arena::add_chunk(int64_t size) {
   chunks_.push_back(std::move(chunk));
 }
 
-Arena::Mark Arena::mark() const {
-  return {current_, current_ < chunks_.size() ? chunks_[current_].used : 0};
-}
+Arena::Mark Arena::mark() const { return {current_, current_ < chunks_.size() ? chunks_[current_].used : 0}; }
 
 void Arena::release(const Mark& mark) {
   for (size_t i = mark.chunk; i < chunks_.size(); ++i) {

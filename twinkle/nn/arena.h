@@ -1,5 +1,5 @@
-// Memory of a pass: activations are taken in stack order and released back to a mark, so a step reuses the same
-// pages and its peak is known beforehand. Not thread-safe: one arena a pass.
+// Memory of a pass: activations are taken in stack order and released back to a mark, so a step reuses the
+// same pages and its peak is known beforehand. Not thread-safe: one arena a pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +23,8 @@ class Arena {
   Mark mark() const;
   /// Frees everything taken since the mark; memory stays with the arena.
   void release(const Mark& mark);
-  /// Makes room for a pass that takes `bytes` at its peak, in one piece, so that nothing is lost between pieces.
-  /// Nothing may be in use. Memory that is not taken is not touched.
+  /// Makes room for a pass that takes `bytes` at its peak, in one piece, so that nothing is lost between
+  /// pieces. Nothing may be in use. Memory that is not taken is not touched.
   void reserve(int64_t bytes);
   /// Gives all memory back to the system (nothing may be in use).
   void trim();

@@ -31,8 +31,8 @@ void DecoderLayer::norm_heads(Pass& pass, const Parameter& weight, at::Tensor& x
   ops::rms_norm(flat, weight.vector, config_.rms_norm_eps, y, rstd_rows);
 }
 
-void DecoderLayer::norm_heads_backward(Pass& pass, Parameter& weight, const at::Tensor& raw_THD, const at::Tensor& rstd,
-                                       at::Tensor& dx_THD) const {
+void DecoderLayer::norm_heads_backward(Pass& pass, Parameter& weight, const at::Tensor& raw_THD,
+                                       const at::Tensor& rstd, at::Tensor& dx_THD) const {
   const int64_t heads = raw_THD.size(1);
   const at::Tensor raw = raw_THD.view({-1, config_.head_dim});
   at::Tensor dx = dx_THD.view({-1, config_.head_dim});
@@ -67,8 +67,12 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
   s.rstd2_T = arena.take({T});
   s.gate_TF = arena.take({T, F});
   s.up_TF = arena.take({T, F});
-  for (auto [low, linear] : {std::pair{&s.low_q, &parts_.q}, {&s.low_k, &parts_.k}, {&s.low_v, &parts_.v},
-                             {&s.low_o, &parts_.o}, {&s.low_gate, &parts_.gate}, {&s.low_up, &parts_.up},
+  for (auto [low, linear] : {std::pair{&s.low_q, &parts_.q},
+                             {&s.low_k, &parts_.k},
+                             {&s.low_v, &parts_.v},
+                             {&s.low_o, &parts_.o},
+                             {&s.low_gate, &parts_.gate},
+                             {&s.low_up, &parts_.up},
                              {&s.low_down, &parts_.down}}) {
     *low = linear->take_low(pass, T);
   }
@@ -83,14 +87,17 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
     parts_.v.forward(pass, normed_TK, s.low_v, v_rows);
   }
   if (parts_.q_norm != nullptr) {
-    norm_heads(pass, pass.norm(*parts_.q_norm), s.q_THD, saved ? &s.q_raw_THD : nullptr, saved ? &s.rstd_q : nullptr);
-    norm_heads(pass, pass.norm(*parts_.k_norm), s.k_TGD, saved ? &s.k_raw_TGD : nullptr, saved ? &s.rstd_k : nullptr);
+    norm_heads(pass, pass.norm(*parts_.q_norm), s.q_THD, saved ? &s.q_raw_THD : nullptr,
+               saved ? &s.rstd_q : nullptr);
+    norm_heads(pass, pass.norm(*parts_.k_norm), s.k_TGD, saved ? &s.k_raw_TGD : nullptr,
+               saved ? &s.rstd_k : nullptr);
   }
   ops::rope(s.q_THD, pass.rope_rows_T, pass.cos, pass.sin, false);
   ops::rope(s.k_TGD, pass.rope_rows_T, pass.cos, pass.sin, false);
   const double scale = 1.0 / std::sqrt(static_cast<double>(D));
   if (cache != nullptr) {
-    const at::Tensor rows = at::from_blob(const_cast<int64_t*>(cache->rows.data()), {T}, at::kLong).to(x_TK.device());
+    const at::Tensor rows =
+        at::from_blob(const_cast<int64_t*>(cache->rows.data()), {T}, at::kLong).to(x_TK.device());
     at::Tensor k = cache->k, v = cache->v;
     k.index_copy_(0, rows, s.k_TGD);
     v.index_copy_(0, rows, s.v_TGD);
@@ -146,10 +153,11 @@ void DecoderLayer::backward(Pass& pass, Saved& s, at::Tensor& dx_TK, bool want_i
   at::Tensor do_THD = arena.take(s.o_THD.sizes());
   at::Tensor do_rows = rows_of(do_THD);
   parts_.o.backward(pass, dx_TK, rows_of(s.o_THD), s.low_o, &do_rows, false);
-  at::Tensor dq_THD = arena.take(s.q_THD.sizes()), dk_TGD = arena.take(s.k_TGD.sizes()), dv_TGD = arena.take(s.v_TGD.sizes());
+  at::Tensor dq_THD = arena.take(s.q_THD.sizes()), dk_TGD = arena.take(s.k_TGD.sizes()),
+             dv_TGD = arena.take(s.v_TGD.sizes());
   const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
-  ops::attention_backward(do_THD, s.q_THD, s.k_TGD, s.v_TGD, s.o_THD, s.lse_TH, pass.attention, scale, config_.window,
-                          dq_THD, dk_TGD, dv_TGD);
+  ops::attention_backward(do_THD, s.q_THD, s.k_TGD, s.v_TGD, s.o_THD, s.lse_TH, pass.attention, scale,
+                          config_.window, dq_THD, dk_TGD, dv_TGD);
   ops::rope(dq_THD, pass.rope_rows_T, pass.cos, pass.sin, true);
   ops::rope(dk_TGD, pass.rope_rows_T, pass.cos, pass.sin, true);
   if (parts_.q_norm != nullptr) {
@@ -166,7 +174,8 @@ void DecoderLayer::backward(Pass& pass, Saved& s, at::Tensor& dx_TK, bool want_i
   parts_.v.backward(pass, rows_of(dv_TGD), normed_TK, s.low_v, below, true);
   if (!through_norm) return;
   norm_weight_grad(pass, pass.norm(*parts_.input_norm), dnormed_TK, s.x_TK, s.rstd1_T);
-  if (want_input) ops::rms_norm_backward(dnormed_TK, s.x_TK, pass.norm(*parts_.input_norm).vector, s.rstd1_T, dx_TK, true);
+  if (want_input)
+    ops::rms_norm_backward(dnormed_TK, s.x_TK, pass.norm(*parts_.input_norm).vector, s.rstd1_T, dx_TK, true);
 }
 
 }  // namespace twinkle::nn

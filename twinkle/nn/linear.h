@@ -9,12 +9,14 @@ namespace twinkle::nn {
 class Linear {
  public:
   /// `module` numbers it among the model's linears; weight and bias (may be null) belong to the model.
-  Linear(Parameter* weight, Parameter* bias, int64_t module) : weight_(weight), bias_(bias), module_(module) {}
+  Linear(Parameter* weight, Parameter* bias, int64_t module)
+      : weight_(weight), bias_(bias), module_(module) {}
 
   int64_t in_features() const { return weight_->matrix.cols(); }
   int64_t out_features() const { return weight_->matrix.rows(); }
 
-  /// Room for the low-rank activations [T, R] that backward needs, from the arena; undefined without adapters.
+  /// Room for the low-rank activations [T, R] that backward needs, from the arena; undefined without
+  /// adapters.
   at::Tensor take_low(Pass& pass, int64_t rows) const;
   /// low_TR (=) alone, for recomputation where y is not needed.
   void forward_low(Pass& pass, const at::Tensor& x_TK, at::Tensor& low_TR) const;

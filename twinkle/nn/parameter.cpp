@@ -30,8 +30,9 @@ void Parameter::make_trainable() {
   if (matrix.dtype() != at::kFloat) {
     const ops::PackedMatrix& source = matrix;
     if (matrix.device().is_cpu()) {
-      matrix = ops::PackedMatrix::build(source.rows(), source.cols(), at::kFloat, source.device(),
-                                        [&](int64_t begin, int64_t end, float* out) { source.read_rows(begin, end, out); });
+      matrix = ops::PackedMatrix::build(
+          source.rows(), source.cols(), at::kFloat, source.device(),
+          [&](int64_t begin, int64_t end, float* out) { source.read_rows(begin, end, out); });
     } else {
       matrix = ops::PackedMatrix::pack(matrix.unpack(), at::kFloat);
     }

@@ -10,7 +10,9 @@ std::optional<Pass::ModuleLora> Pass::module_lora(int64_t module) const {
   if (slots.empty() || lora->spans.empty()) return std::nullopt;
   ModuleLora out;
   out.batch.slots = slots;
-  const auto touched = [&](const ops::LoraSpan& span) { return slots[static_cast<size_t>(span.slot)].a_rK.defined(); };
+  const auto touched = [&](const ops::LoraSpan& span) {
+    return slots[static_cast<size_t>(span.slot)].a_rK.defined();
+  };
   if (std::all_of(lora->spans.begin(), lora->spans.end(), touched)) {
     out.batch.spans = lora->spans;
   } else {
@@ -31,7 +33,8 @@ Parameter& Pass::norm(Parameter& own) const {
   return it == lora->replaced_norms.end() ? own : *it->second;
 }
 
-void Pass::apply_dropout(int64_t module, const ModuleLora& module_lora, const at::Tensor& x_TK, at::Tensor& y_TK) const {
+void Pass::apply_dropout(int64_t module, const ModuleLora& module_lora, const at::Tensor& x_TK,
+                         at::Tensor& y_TK) const {
   for (const auto& span : module_lora.batch.spans) {
     const auto slot = static_cast<size_t>(span.slot);
     const int64_t rows = span.end - span.begin;
@@ -42,9 +45,10 @@ void Pass::apply_dropout(int64_t module, const ModuleLora& module_lora, const at
       y.copy_(x);
       continue;
     }
-    ops::dropout(x, p, lora->dropout_seed[slot], static_cast<uint64_t>(module),
-                 std::span(row_sequence_key).subspan(static_cast<size_t>(span.begin), static_cast<size_t>(rows)),
-                 std::span(row_position).subspan(static_cast<size_t>(span.begin), static_cast<size_t>(rows)), y);
+    ops::dropout(
+        x, p, lora->dropout_seed[slot], static_cast<uint64_t>(module),
+        std::span(row_sequence_key).subspan(static_cast<size_t>(span.begin), static_cast<size_t>(rows)),
+        std::span(row_position).subspan(static_cast<size_t>(span.begin), static_cast<size_t>(rows)), y);
   }
 }
 

@@ -1,5 +1,5 @@
-// What one pass over a packed batch shares between layers: where the sequences are, which adapters they use, where
-// activations live. One pass at a time; built by the model, read by the layers.
+// What one pass over a packed batch shares between layers: where the sequences are, which adapters they use,
+// where activations live. One pass at a time; built by the model, read by the layers.
 #pragma once
 
 #include <optional>
@@ -17,19 +17,19 @@ struct Pass {
 
   Arena& arena;
   const LoraBinding* lora = nullptr;
-  std::vector<ops::RowRange> order;                 // rows of each sequence, in reduction order
-  std::vector<ops::AttentionSequence> attention;    // in batch order
-  at::Tensor rope_rows_T;                           // int32: row of the rotary tables of each token
-  at::Tensor cos, sin;                              // [rows, D_rot / 2]
-  std::vector<int32_t> row_position;                // for dropout
+  std::vector<ops::RowRange> order;               // rows of each sequence, in reduction order
+  std::vector<ops::AttentionSequence> attention;  // in batch order
+  at::Tensor rope_rows_T;                         // int32: row of the rotary tables of each token
+  at::Tensor cos, sin;                            // [rows, D_rot / 2]
+  std::vector<int32_t> row_position;              // for dropout
   std::vector<uint64_t> row_sequence_key;
-  bool keep = false;                                // keep what backward needs
+  bool keep = false;  // keep what backward needs
 
   /// The adapters of one module, or nothing. The spans name only rows whose adapter touches the module.
   struct ModuleLora {
     ops::LoraBatch batch;
-    bool dropout = false;                           // some adapter drops inputs
-    std::vector<ops::LoraSpan> own_spans;           // storage when spans had to be filtered
+    bool dropout = false;                  // some adapter drops inputs
+    std::vector<ops::LoraSpan> own_spans;  // storage when spans had to be filtered
   };
   std::optional<ModuleLora> module_lora(int64_t module) const;
   /// The norm weight to use: the model's own, or the copy that the binding puts in its place.

@@ -39,7 +39,8 @@ size_t find_stop(const std::string& text, const std::vector<std::string>& stops)
 class Batch {
  public:
   Batch(CausalLM& model, Adapter* adapter, const std::shared_ptr<const Tokenizer>& tokenizer,
-        const std::vector<GenerateRequest>& requests, const std::vector<int32_t>& end_ids, const OnText& on_text)
+        const std::vector<GenerateRequest>& requests, const std::vector<int32_t>& end_ids,
+        const OnText& on_text)
       : model_(model), requests_(requests), end_ids_(end_ids), on_text_(on_text), results_(requests.size()) {
     int64_t longest = 1;
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -51,7 +52,8 @@ class Batch {
       }
       const auto length = static_cast<int64_t>(request.prompt.size());
       if (length >= model.config().max_position) {
-        throw invalid_argument(place + "the prompt has " + std::to_string(length) + " tokens, the model's context is " +
+        throw invalid_argument(place + "the prompt has " + std::to_string(length) +
+                               " tokens, the model's context is " +
                                std::to_string(model.config().max_position));
       }
       longest = std::max(longest, std::min(length + request.params.max_tokens, model.config().max_position));
@@ -87,7 +89,8 @@ class Batch {
     for (int64_t begin = 0; begin < length; begin += kPrefillChunk) {
       const int64_t end = std::min(length, begin + kPrefillChunk);
       const int64_t last = end - begin - 1;
-      const at::Tensor logits = step({{static_cast<int64_t>(i), {prompt.begin() + begin, prompt.begin() + end}}}, &last);
+      const at::Tensor logits =
+          step({{static_cast<int64_t>(i), {prompt.begin() + begin, prompt.begin() + end}}}, &last);
       if (end == length) accept(i, logits.select(0, 0));
     }
   }
@@ -109,13 +112,16 @@ class Batch {
     Generated& out = results_[i];
     const SamplingParams& params = requests_[i].params;
     const at::Tensor row = logits_V.contiguous();
-    const Picked picked = pick_token({row.data_ptr<float>(), static_cast<size_t>(row.numel())}, params, r.history,
-                                     requests_[i].stream, out.tokens.size());
+    const Picked picked = pick_token({row.data_ptr<float>(), static_cast<size_t>(row.numel())}, params,
+                                     r.history, requests_[i].stream, out.tokens.size());
     r.history.push_back(picked.id);
     out.tokens.push_back(picked.id);
     out.logprobs.push_back(picked.logprob);
-    const auto contains = [&](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), picked.id) != ids.end(); };
-    if ((!params.ignore_eos && contains(end_ids_)) || contains(params.stop_token_ids)) return finish(i, "stop");
+    const auto contains = [&](const std::vector<int32_t>& ids) {
+      return std::find(ids.begin(), ids.end(), picked.id) != ids.end();
+    };
+    if ((!params.ignore_eos && contains(end_ids_)) || contains(params.stop_token_ids))
+      return finish(i, "stop");
     r.held += r.decoder.push(picked.id);
     if (const size_t at = find_stop(r.held, params.stop); at != std::string::npos) {
       r.held.resize(at);
@@ -157,9 +163,10 @@ class Batch {
 
 }  // namespace
 
-std::vector<Generated> generate(CausalLM& model, Adapter* adapter, const std::shared_ptr<const Tokenizer>& tokenizer,
-                                const std::vector<GenerateRequest>& requests, const std::vector<int32_t>& end_ids,
-                                const OnText& on_text) {
+std::vector<Generated> generate(CausalLM& model, Adapter* adapter,
+                                const std::shared_ptr<const Tokenizer>& tokenizer,
+                                const std::vector<GenerateRequest>& requests,
+                                const std::vector<int32_t>& end_ids, const OnText& on_text) {
   if (requests.empty()) return {};
   return Batch(model, adapter, tokenizer, requests, end_ids, on_text).run();
 }

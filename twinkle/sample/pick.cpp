@@ -15,15 +15,19 @@ struct Candidate {
   double score;  // logit after penalties and temperature
 };
 
-bool likelier(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
+bool likelier(const Candidate& a, const Candidate& b) {
+  return a.score != b.score ? a.score > b.score : a.id < b.id;
+}
 
 void check_logits(std::span<const float> logits) {
   for (const float x : logits) {
-    if (std::isnan(x) || x == INFINITY) throw internal_error("[sample] the model gave logits that are not numbers");
+    if (std::isnan(x) || x == INFINITY)
+      throw internal_error("[sample] the model gave logits that are not numbers");
   }
 }
 
-std::vector<double> penalised(std::span<const float> logits, const SamplingParams& params, std::span<const int32_t> history) {
+std::vector<double> penalised(std::span<const float> logits, const SamplingParams& params,
+                              std::span<const int32_t> history) {
   std::vector<double> scores(logits.begin(), logits.end());
   if (params.repetition_penalty == 1.0) return scores;
   std::vector<bool> seen(scores.size(), false);
@@ -41,8 +45,10 @@ std::vector<std::pair<int32_t, double>> survivors(std::span<const float> logits,
                                                   std::span<const int32_t> history) {
   const std::vector<double> scores = penalised(logits, params, history);
   std::vector<Candidate> all(scores.size());
-  for (size_t i = 0; i < scores.size(); ++i) all[i] = {static_cast<int32_t>(i), scores[i] / params.temperature};
-  const double top = std::max_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.score < b.score; })->score;
+  for (size_t i = 0; i < scores.size(); ++i)
+    all[i] = {static_cast<int32_t>(i), scores[i] / params.temperature};
+  const double top =
+      std::max_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.score < b.score; })->score;
   if (params.top_k > 0 && static_cast<size_t>(params.top_k) < all.size()) {
     std::nth_element(all.begin(), all.begin() + params.top_k, all.end(), likelier);
     all.resize(static_cast<size_t>(params.top_k));
@@ -85,8 +91,8 @@ Picked greedy(std::span<const float> logits, const SamplingParams& params, std::
 
 }  // namespace
 
-Picked pick_token(std::span<const float> logits_V, const SamplingParams& params, std::span<const int32_t> history,
-                  uint64_t stream, uint64_t position) {
+Picked pick_token(std::span<const float> logits_V, const SamplingParams& params,
+                  std::span<const int32_t> history, uint64_t stream, uint64_t position) {
   check_logits(logits_V);
   if (params.temperature == 0) return greedy(logits_V, params, history);
   const auto kept = survivors(logits_V, params, history);

@@ -1,5 +1,5 @@
-// Draws one token from logits. A pure function: the draw depends on the logits, the parameters and (seed, stream,
-// position) only.
+// Draws one token from logits. A pure function: the draw depends on the logits, the parameters and (seed,
+// stream, position) only.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,10 @@ struct Picked {
   double logprob = 0;  // of the distribution drawn from (after temperature, penalties and cut-offs)
 };
 
-/// `history`: prompt and answer so far, for the repetition penalty. Logits that are NaN or +inf are `internal`.
-Picked pick_token(std::span<const float> logits_V, const SamplingParams& params, std::span<const int32_t> history,
-                  uint64_t stream, uint64_t position);
+/// `history`: prompt and answer so far, for the repetition penalty. Logits that are NaN or +inf are
+/// `internal`.
+Picked pick_token(std::span<const float> logits_V, const SamplingParams& params,
+                  std::span<const int32_t> history, uint64_t stream, uint64_t position);
 
 /// The distribution pick_token draws from, [V] probabilities in fp64 (tests, exact expectations).
 std::vector<double> sampling_distribution(std::span<const float> logits_V, const SamplingParams& params,

@@ -11,13 +11,14 @@ namespace twinkle {
 
 struct SamplingParams {
   int64_t max_tokens = 512;
-  double temperature = 1.0;        // 0: greedy (lowest id among equals)
-  int64_t top_k = -1;              // -1: all
-  double top_p = 1.0;              // smallest set whose probability reaches top_p
-  double min_p = 0.0;              // drop tokens below min_p times the largest probability
-  double repetition_penalty = 1.0; // over prompt and answer, as in CTRL (Keskar et al. 2019) and transformers
+  double temperature = 1.0;  // 0: greedy (lowest id among equals)
+  int64_t top_k = -1;        // -1: all
+  double top_p = 1.0;        // smallest set whose probability reaches top_p
+  double min_p = 0.0;        // drop tokens below min_p times the largest probability
+  double repetition_penalty =
+      1.0;  // over prompt and answer, as in CTRL (Keskar et al. 2019) and transformers
   uint64_t seed = 0;
-  std::vector<std::string> stop;   // strings that end the answer (not part of the text)
+  std::vector<std::string> stop;  // strings that end the answer (not part of the text)
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
 };

@@ -15,8 +15,8 @@ std::vector<std::vector<float>> score_sequences(CausalLM& model, Adapter* adapte
     if (ids.empty()) throw invalid_argument("[score] sequence " + std::to_string(i) + " has no tokens");
     for (size_t t = 0; t < ids.size(); ++t) {
       if (ids[t] < 0 || ids[t] >= model.config().vocab_size) {
-        throw invalid_argument("[score] sequence " + std::to_string(i) + ", position " + std::to_string(t) + ": token " +
-                               std::to_string(ids[t]) + " is not in the vocabulary of " +
+        throw invalid_argument("[score] sequence " + std::to_string(i) + ", position " + std::to_string(t) +
+                               ": token " + std::to_string(ids[t]) + " is not in the vocabulary of " +
                                std::to_string(model.config().vocab_size));
       }
     }
@@ -30,8 +30,8 @@ std::vector<std::vector<float>> score_sequences(CausalLM& model, Adapter* adapte
   const auto options = at::TensorOptions().dtype(at::kFloat).device(model.device());
   int64_t begin = 0;
   for (const int64_t end : split_by_tokens(features, max_tokens_per_pass)) {
-    const PackedBatch batch =
-        pack(std::span(features).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin);
+    const PackedBatch batch = pack(
+        std::span(features).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin);
     nn::LoraBinding binding;
     if (adapter != nullptr) binding = bind_adapter(model, *adapter, batch, false);
     model.forward(batch, adapter != nullptr ? &binding : nullptr, {});

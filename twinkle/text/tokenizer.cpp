@@ -15,9 +15,11 @@ namespace {
 // tokenizer_config.json, with what newer checkpoints keep in files of their own.
 Json folder_config(const std::string& folder) {
   Json config = Json::object();
-  if (file_exists(folder + "/tokenizer_config.json")) config = read_json_file(folder + "/tokenizer_config.json");
+  if (file_exists(folder + "/tokenizer_config.json"))
+    config = read_json_file(folder + "/tokenizer_config.json");
   if (!config.is_object()) throw invalid_argument("[" + folder + "/tokenizer_config.json] needs an object");
-  if (file_exists(folder + "/chat_template.jinja")) config["chat_template"] = read_file(folder + "/chat_template.jinja");
+  if (file_exists(folder + "/chat_template.jinja"))
+    config["chat_template"] = read_file(folder + "/chat_template.jinja");
   if (file_exists(folder + "/special_tokens_map.json")) {
     const Json map = read_json_file(folder + "/special_tokens_map.json");
     if (!map.is_object()) throw invalid_argument("[" + folder + "/special_tokens_map.json] needs an object");
@@ -32,9 +34,11 @@ Json folder_config(const std::string& folder) {
 std::shared_ptr<const Tokenizer> load_other(const std::string& path, Json config) {
   const MappedFile file(path);
   const std::string_view head = file.text().substr(0, 64);
-  const bool text = std::all_of(head.begin(), head.end(), [](char c) { return c == '\n' || c == '\r' || (c >= ' ' && c <= '~'); });
+  const bool text = std::all_of(head.begin(), head.end(),
+                                [](char c) { return c == '\n' || c == '\r' || (c >= ' ' && c <= '~'); });
   if (!text || head.empty()) {
-    throw invalid_argument("[tokenizer] " + path + " is a SentencePiece model, which is not read; a tokenizer.json is needed");
+    throw invalid_argument("[tokenizer] " + path +
+                           " is a SentencePiece model, which is not read; a tokenizer.json is needed");
   }
   return tokenizer::from_tiktoken(path, std::move(config));
 }
@@ -65,18 +69,24 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
   const std::string name = std::filesystem::path(path).filename().string();
-  if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken")) return load_other(path, folder_config(folder));
-  return from_json(read_json_file(path), name == "tokenizer.json" ? folder_config(folder) : Json::object(), path);
+  if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken"))
+    return load_other(path, folder_config(folder));
+  return from_json(read_json_file(path), name == "tokenizer.json" ? folder_config(folder) : Json::object(),
+                   path);
 }
 
-std::shared_ptr<const Tokenizer> Tokenizer::from_json(const Json& json, const Json& tokenizer_config, std::string_view where) {
+std::shared_ptr<const Tokenizer> Tokenizer::from_json(const Json& json, const Json& tokenizer_config,
+                                                      std::string_view where) {
   const std::string root = "[" + std::string(where) + "] ";
-  if (!json.is_object()) throw invalid_argument(root + "needs an object, got " + std::string(json_type_name(json)));
+  if (!json.is_object())
+    throw invalid_argument(root + "needs an object, got " + std::string(json_type_name(json)));
   if (!tokenizer_config.is_object() && !tokenizer_config.is_null()) {
-    throw invalid_argument(root + "tokenizer_config: needs an object, got " + std::string(json_type_name(tokenizer_config)));
+    throw invalid_argument(root + "tokenizer_config: needs an object, got " +
+                           std::string(json_type_name(tokenizer_config)));
   }
-  constexpr std::string_view kKeys[] = {"version", "truncation", "padding", "added_tokens", "normalizer",
-                                        "pre_tokenizer", "post_processor", "decoder", "model"};
+  constexpr std::string_view kKeys[] = {"version",        "truncation", "padding",
+                                        "added_tokens",   "normalizer", "pre_tokenizer",
+                                        "post_processor", "decoder",    "model"};
   Json parts = Json::object();
   for (const auto& [key, value] : json.items()) {
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
@@ -89,7 +99,8 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_json(const Json& json, const Js
   }
   const auto model = json.find("model");
   if (model == json.end()) throw invalid_argument(root + "model: is missing");
-  return tokenizer::make_tokenizer(std::move(parts), tokenizer::parse_model(*model, root + "model"), tokenizer_config, where);
+  return tokenizer::make_tokenizer(std::move(parts), tokenizer::parse_model(*model, root + "model"),
+                                   tokenizer_config, where);
 }
 
 namespace {

@@ -1,5 +1,5 @@
-// Text to token ids and back, from tokenizer.json, a GGUF file's metadata, and the older file forms. Ids equal those
-// of Hugging Face tokenizers. Immutable after loading: every method is safe from many threads.
+// Text to token ids and back, from tokenizer.json, a GGUF file's metadata, and the older file forms. Ids
+// equal those of Hugging Face tokenizers. Immutable after loading: every method is safe from many threads.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ class Tokenizer {
  public:
   /// A model directory (tokenizer.json [+ tokenizer_config.json]), a tokenizer.json, or a .gguf file.
   static std::shared_ptr<const Tokenizer> load(const std::string& path);
-  static std::shared_ptr<const Tokenizer> from_json(const Json& tokenizer, const Json& tokenizer_config, std::string_view where);
+  static std::shared_ptr<const Tokenizer> from_json(const Json& tokenizer, const Json& tokenizer_config,
+                                                    std::string_view where);
   static std::shared_ptr<const Tokenizer> from_gguf_metadata(const Json& metadata, std::string_view where);
   virtual ~Tokenizer() = default;
 
@@ -44,16 +45,17 @@ class Tokenizer {
   virtual Encoding encode_with_offsets(std::string_view text, const EncodeOptions& options = {}) const = 0;
   /// Invalid UTF-8 in the result becomes U+FFFD, as in Hugging Face. Ids out of range are invalid_argument.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const = 0;
-  /// Must not outlive the tokenizer; StreamDecoder takes care of that. This default gives everything at the end.
+  /// Must not outlive the tokenizer; StreamDecoder takes care of that. This default gives everything at the
+  /// end.
   virtual std::unique_ptr<DecodeStream> start_decoding(bool skip_special_tokens) const;
   /// The bytes one id stands for within a text.
   virtual std::string token_bytes(int32_t id) const = 0;
 
-  virtual int64_t vocab_size() const = 0;              // with added tokens: highest id + 1
+  virtual int64_t vocab_size() const = 0;                         // with added tokens: highest id + 1
   virtual int32_t token_to_id(std::string_view token) const = 0;  // -1: none
   virtual std::string id_to_token(int32_t id) const = 0;
   virtual bool is_special(int32_t id) const = 0;
-  virtual int32_t bos_id() const = 0;                  // -1: none
+  virtual int32_t bos_id() const = 0;  // -1: none
   virtual int32_t eos_id() const = 0;
   virtual int32_t pad_id() const = 0;
   /// Values of tokenizer_config.json (or made from GGUF metadata): chat_template, bos_token, ...

@@ -82,7 +82,8 @@ void AddedTokens::build(std::vector<AddedToken> tokens, const Model& model, cons
   }
 }
 
-void AddedTokens::cut(std::string_view text, bool normalized, bool parse_special, std::vector<Part>& out) const {
+void AddedTokens::cut(std::string_view text, bool normalized, bool parse_special,
+                      std::vector<Part>& out) const {
   const TextMatcher& matcher = normalized ? normalized_ : raw_;
   size_t done = 0, from = 0;
   Range match;
@@ -106,7 +107,8 @@ void AddedTokens::cut(std::string_view text, bool normalized, bool parse_special
       begin = std::max(begin, done);
     }
     if (token.rstrip) {
-      while (end < text.size() && unicode::is_space(unicode::char_at(text, end))) end += unicode::char_bytes(text[end]);
+      while (end < text.size() && unicode::is_space(unicode::char_at(text, end)))
+        end += unicode::char_bytes(text[end]);
     }
     if (done < begin) out.push_back({{done, begin}, -1});
     out.push_back({{begin, end}, token.id});
@@ -150,7 +152,8 @@ Json AddedTokens::to_json() const {
 std::vector<AddedToken> parse_added_tokens(const Json& value, const std::string& path) {
   std::vector<AddedToken> tokens;
   if (value.is_null()) return tokens;
-  if (!value.is_array()) throw invalid_argument(path + ": needs a list, got " + std::string(json_type_name(value)));
+  if (!value.is_array())
+    throw invalid_argument(path + ": needs a list, got " + std::string(json_type_name(value)));
   size_t i = 0;
   for (const Json& item : value) {
     Fields fields(item, path + "[" + std::to_string(i++) + "]");

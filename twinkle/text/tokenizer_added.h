@@ -43,7 +43,8 @@ class AddedTokens {
     int32_t id;  // -1: text
   };
 
-  /// Gives each token its id: the vocabulary's when its text is there, else the next free one, as the package does.
+  /// Gives each token its id: the vocabulary's when its text is there, else the next free one, as the package
+  /// does.
   void build(std::vector<AddedToken> tokens, const Model& model, const Normalizer* normalizer);
 
   /// Cuts a text at the tokens that match before normalisation (or, `normalized`, at those that match after).

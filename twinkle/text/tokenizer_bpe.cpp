@@ -15,14 +15,18 @@ namespace {
 
 constexpr std::string_view kMarker = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
-// What is known of a text that is in the vocabulary: whether merging its characters gives that one token. Most words
-// of real text do, so the vocabulary itself is the cache; a race only repeats work.
+// What is known of a text that is in the vocabulary: whether merging its characters gives that one token.
+// Most words of real text do, so the vocabulary itself is the cache; a race only repeats work.
 class WholeMarks {
  public:
   enum State : uint8_t { kUnknown, kWhole, kParts };
   void resize(size_t count) { marks_ = std::make_unique<std::atomic<uint8_t>[]>(count); }
-  State get(int64_t entry) const { return static_cast<State>(marks_[static_cast<size_t>(entry)].load(std::memory_order_relaxed)); }
-  void set(int64_t entry, State state) const { marks_[static_cast<size_t>(entry)].store(state, std::memory_order_relaxed); }
+  State get(int64_t entry) const {
+    return static_cast<State>(marks_[static_cast<size_t>(entry)].load(std::memory_order_relaxed));
+  }
+  void set(int64_t entry, State state) const {
+    marks_[static_cast<size_t>(entry)].store(state, std::memory_order_relaxed);
+  }
 
  private:
   std::unique_ptr<std::atomic<uint8_t>[]> marks_;
@@ -30,7 +34,8 @@ class WholeMarks {
 
 class Bpe : public Model {
  public:
-  Bpe(Vocab vocab, const std::vector<Merge>& merges, BpeOptions options, const std::string& path) : options_(std::move(options)) {
+  Bpe(Vocab vocab, const std::vector<Merge>& merges, BpeOptions options, const std::string& path)
+      : options_(std::move(options)) {
     vocab_ = std::move(vocab);
     const size_t prefix = options_.continuing_subword_prefix ? options_.continuing_subword_prefix->size() : 0;
     merges_.reserve(merges.size());
@@ -40,11 +45,13 @@ class Bpe : public Model {
       const auto where = [&] { return path + ".merges[" + std::to_string(rank) + "]"; };
       const auto need = [&](std::string_view text) {
         const int32_t id = vocab_.find(text);
-        if (id < 0) throw invalid_argument(where() + ": \"" + std::string(text) + "\" is not in the vocabulary");
+        if (id < 0)
+          throw invalid_argument(where() + ": \"" + std::string(text) + "\" is not in the vocabulary");
         return id;
       };
       const int32_t left_id = need(left), right_id = need(right);
-      if (right.size() < prefix) throw invalid_argument(where() + ": \"" + std::string(right) + "\" is shorter than the prefix");
+      if (right.size() < prefix)
+        throw invalid_argument(where() + ": \"" + std::string(right) + "\" is shorter than the prefix");
       whole.assign(left);
       whole += right.substr(prefix);
       merges_.add(left_id, right_id, rank, need(whole));
@@ -92,7 +99,9 @@ class Bpe : public Model {
         return;
       }
     }
-    const auto symbols_of = [this](std::string_view word, std::vector<Symbol>& symbols) { char_symbols(word, symbols); };
+    const auto symbols_of = [this](std::string_view word, std::vector<Symbol>& symbols) {
+      char_symbols(word, symbols);
+    };
     if (!marker_cuts_) {
       word_ids(text, vocab_, whole_, max_size_, symbols_of, out);
       return;
@@ -116,12 +125,15 @@ class Bpe : public Model {
         return;
       }
     }
-    word_ids(text, raw_, raw_whole_, max_raw_size_, [this](std::string_view word, std::vector<Symbol>& symbols) {
-      for (size_t i = 0; i < word.size(); ++i) {
-        const int32_t id = byte_ids_[static_cast<unsigned char>(word[i])];
-        if (id >= 0) symbols.push_back({id, static_cast<uint32_t>(i), static_cast<uint32_t>(i + 1)});
-      }
-    }, out);
+    word_ids(
+        text, raw_, raw_whole_, max_raw_size_,
+        [this](std::string_view word, std::vector<Symbol>& symbols) {
+          for (size_t i = 0; i < word.size(); ++i) {
+            const int32_t id = byte_ids_[static_cast<unsigned char>(word[i])];
+            if (id >= 0) symbols.push_back({id, static_cast<uint32_t>(i), static_cast<uint32_t>(i + 1)});
+          }
+        },
+        out);
   }
 
   Json to_json() const override {
@@ -141,11 +153,14 @@ class Bpe : public Model {
     };
     std::vector<Row> rows;
     rows.reserve(merges_.size());
-    merges_.each([&rows](int32_t left, int32_t right, uint32_t rank, int32_t) { rows.push_back({rank, left, right}); });
+    merges_.each([&rows](int32_t left, int32_t right, uint32_t rank, int32_t) {
+      rows.push_back({rank, left, right});
+    });
     std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.rank < b.rank; });
     Json merges = Json::array();
     for (const Row& row : rows) {
-      merges.push_back(Json::array({std::string(vocab_.text_of(row.left)), std::string(vocab_.text_of(row.right))}));
+      merges.push_back(
+          Json::array({std::string(vocab_.text_of(row.left)), std::string(vocab_.text_of(row.right))}));
     }
     model["merges"] = std::move(merges);
     return model;
@@ -158,8 +173,8 @@ class Bpe : public Model {
   }
 
   template <class SymbolsOf>
-  void word_ids(std::string_view word, const Vocab& vocab, const WholeMarks& marks, size_t max_size, SymbolsOf symbols_of,
-                std::vector<int32_t>& out) const {
+  void word_ids(std::string_view word, const Vocab& vocab, const WholeMarks& marks, size_t max_size,
+                SymbolsOf symbols_of, std::vector<int32_t>& out) const {
     const int64_t entry = word.size() <= max_size ? vocab.find_entry(word) : -1;
     const auto known = entry >= 0 ? marks.get(entry) : WholeMarks::kParts;
     if (known == WholeMarks::kWhole) {
@@ -193,7 +208,8 @@ class Bpe : public Model {
         piece = changed;
       }
       const auto begin32 = static_cast<uint32_t>(at), end32 = static_cast<uint32_t>(end);
-      const int32_t id = piece.size() == 1 ? ascii_ids_[static_cast<unsigned char>(piece[0])] : vocab_.find(piece);
+      const int32_t id =
+          piece.size() == 1 ? ascii_ids_[static_cast<unsigned char>(piece[0])] : vocab_.find(piece);
       at = end;
       if (id >= 0) {
         if (unk >= 0) symbols.push_back({unk, unk_begin, unk_end});
@@ -213,8 +229,9 @@ class Bpe : public Model {
       }
       if (!options_.unk_token) continue;
       if (unk_id_ < 0) {
-        throw invalid_argument("[tokenizer] the text has a character outside the vocabulary, and unk_token \"" +
-                               *options_.unk_token + "\" is not in the vocabulary either");
+        throw invalid_argument(
+            "[tokenizer] the text has a character outside the vocabulary, and unk_token \"" +
+            *options_.unk_token + "\" is not in the vocabulary either");
       }
       if (unk >= 0 && options_.fuse_unk) {
         unk_end = end32;
@@ -228,13 +245,14 @@ class Bpe : public Model {
     if (unk >= 0) symbols.push_back({unk, unk_begin, unk_end});
   }
 
-  // When no merge joins a marker to what is left of it (unless that is markers only), texts fall apart into words at
-  // markers without changing the result: merges never cross those places.
+  // When no merge joins a marker to what is left of it (unless that is markers only), texts fall apart into
+  // words at markers without changing the result: merges never cross those places.
   void find_marker_cuts(bool never_unknown) {
     if (!plain_ || !never_unknown || options_.ignore_merges || vocab_.find(kMarker) < 0) return;
     bool safe = true;
     merges_.each([&](int32_t left, int32_t right, uint32_t, int32_t) {
-      if (vocab_.text_of(right).starts_with(kMarker) && !vocab_.text_of(left).ends_with(kMarker)) safe = false;
+      if (vocab_.text_of(right).starts_with(kMarker) && !vocab_.text_of(left).ends_with(kMarker))
+        safe = false;
     });
     marker_cuts_ = safe;
   }
@@ -285,18 +303,20 @@ void Model::ids(std::string_view text, std::vector<int32_t>& out) const {
   for (const Token& t : tokens) out.push_back(t.id);
 }
 
-std::unique_ptr<const Model> make_bpe(Vocab vocab, const std::vector<Merge>& merges, BpeOptions options, const std::string& path) {
+std::unique_ptr<const Model> make_bpe(Vocab vocab, const std::vector<Merge>& merges, BpeOptions options,
+                                      const std::string& path) {
   return std::make_unique<Bpe>(std::move(vocab), merges, std::move(options), path);
 }
 
 namespace {
 
-// "left right". A few old files have tokens that contain spaces themselves: then the one space counts that leaves
-// parts, and a whole, of the vocabulary.
+// "left right". A few old files have tokens that contain spaces themselves: then the one space counts that
+// leaves parts, and a whole, of the vocabulary.
 std::optional<Merge> part_line(std::string_view line, const Vocab& vocab) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos) return std::nullopt;
-  if (line.find(' ', space + 1) == std::string_view::npos) return Merge{line.substr(0, space), line.substr(space + 1)};
+  if (line.find(' ', space + 1) == std::string_view::npos)
+    return Merge{line.substr(0, space), line.substr(space + 1)};
   std::optional<Merge> found;
   for (size_t at = space; at != std::string_view::npos; at = line.find(' ', at + 1)) {
     const std::string_view left = line.substr(0, at), right = line.substr(at + 1);
@@ -319,14 +339,16 @@ std::vector<Merge> parse_merges(const Json& list, const Vocab& vocab, const std:
       if (!line.starts_with("#version")) {
         const auto merge = part_line(line, vocab);
         if (!merge) {
-          throw invalid_argument(where() + ": needs two parts with one space between, got \"" + std::string(line.substr(0, 60)) + "\"");
+          throw invalid_argument(where() + ": needs two parts with one space between, got \"" +
+                                 std::string(line.substr(0, 60)) + "\"");
         }
         merges.push_back(*merge);
       }
     } else if (item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string()) {
       merges.emplace_back(item[0].get_ref<const std::string&>(), item[1].get_ref<const std::string&>());
     } else {
-      throw invalid_argument(where() + ": needs \"left right\" or [\"left\", \"right\"], got " + item.dump().substr(0, 60));
+      throw invalid_argument(where() + ": needs \"left right\" or [\"left\", \"right\"], got " +
+                             item.dump().substr(0, 60));
     }
     ++i;
   }
@@ -351,7 +373,8 @@ Vocab parse_vocab(const Json& value, const std::string& path) {
 }
 
 void append_key(Json& object, std::string_view key, Json value) {
-  auto& members = static_cast<std::vector<std::pair<const std::string, Json>>&>(object.get_ref<Json::object_t&>());
+  auto& members =
+      static_cast<std::vector<std::pair<const std::string, Json>>&>(object.get_ref<Json::object_t&>());
   members.emplace_back(std::string(key), std::move(value));
 }
 
@@ -364,7 +387,8 @@ Json vocab_json(const Vocab& vocab) {
 }
 
 std::unique_ptr<const Model> parse_model(const Json& value, const std::string& path) {
-  if (!value.is_object()) throw invalid_argument(path + ": needs an object, got " + std::string(json_type_name(value)));
+  if (!value.is_object())
+    throw invalid_argument(path + ": needs an object, got " + std::string(json_type_name(value)));
   // Old files have no type: a list of merges is BPE, a list as vocabulary Unigram, as the package tries them.
   std::string type;
   if (value.contains("type")) {
@@ -385,8 +409,9 @@ std::unique_ptr<const Model> parse_model(const Json& value, const std::string& p
   fields.ignore("type");
   if (const Json* dropout = fields.find("dropout")) {
     if (!dropout->is_number() || dropout->get<double>() != 0.0) {
-      throw invalid_argument(path + ".dropout: BPE dropout makes ids random and is not supported; set it to null, got " +
-                             dropout->dump());
+      throw invalid_argument(
+          path + ".dropout: BPE dropout makes ids random and is not supported; set it to null, got " +
+          dropout->dump());
     }
   }
   BpeOptions options;
@@ -396,7 +421,8 @@ std::unique_ptr<const Model> parse_model(const Json& value, const std::string& p
   options.unk_token = text("unk_token");
   options.continuing_subword_prefix = text("continuing_subword_prefix");
   options.end_of_word_suffix = text("end_of_word_suffix");
-  if (options.continuing_subword_prefix && options.continuing_subword_prefix->empty()) options.continuing_subword_prefix.reset();
+  if (options.continuing_subword_prefix && options.continuing_subword_prefix->empty())
+    options.continuing_subword_prefix.reset();
   if (options.end_of_word_suffix && options.end_of_word_suffix->empty()) options.end_of_word_suffix.reset();
   options.fuse_unk = fields.boolean_or("fuse_unk", false);
   options.byte_fallback = fields.boolean_or("byte_fallback", false);

@@ -1,5 +1,5 @@
-// Byte-pair merging: always the pair of lowest rank, the leftmost of equals. Short words by search, long ones with a
-// heap in O(n log n). Immutable: safe from many threads.
+// Byte-pair merging: always the pair of lowest rank, the leftmost of equals. Short words by search, long ones
+// with a heap in O(n log n). Immutable: safe from many threads.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,8 @@ class MergeTable {
   template <class Fn>
   void each(Fn fn) const {
     for (const Slot& s : slots_) {
-      if (s.key != kEmpty) fn(static_cast<int32_t>(s.key >> 32), static_cast<int32_t>(s.key & 0xFFFFFFFF), s.rank, s.id);
+      if (s.key != kEmpty)
+        fn(static_cast<int32_t>(s.key >> 32), static_cast<int32_t>(s.key & 0xFFFFFFFF), s.rank, s.id);
     }
   }
 

@@ -1,4 +1,5 @@
-// GPT-2's alphabet: each byte as one visible character, so that any bytes are text. Constant tables; thread-safe.
+// GPT-2's alphabet: each byte as one visible character, so that any bytes are text. Constant tables;
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ std::string_view byte_char(unsigned char byte);
 int char_byte(char32_t c);
 /// Every byte of the text becomes its character.
 void map_bytes(TrackedText& text);
-/// The bytes that a token's characters stand for; false (and nothing appended) when one of them stands for none.
+/// The bytes that a token's characters stand for; false (and nothing appended) when one of them stands for
+/// none.
 bool unmap_bytes(std::string_view token, std::string& out);
 
 /// The byte of a token such as "<0x0A>", or -1. As in the package the two digits may have any case.

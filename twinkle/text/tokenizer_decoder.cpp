@@ -27,7 +27,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 
 void clean_up(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"},
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
@@ -159,7 +159,9 @@ class Replace : public Decoder {
 
 class Strip : public Decoder {
  public:
-  Strip(char32_t content, int64_t start, int64_t stop) : left_(start), right_(stop) { unicode::append(content_, content); }
+  Strip(char32_t content, int64_t start, int64_t stop) : left_(start), right_(stop) {
+    unicode::append(content_, content);
+  }
   bool takes_pieces() const override { return right_ == 0; }
   bool gives_pieces() const override { return pieces_; }
   void set_pieces() { pieces_ = true; }
@@ -173,8 +175,10 @@ class Strip : public Decoder {
  private:
   std::string strip(std::string token) const {
     size_t begin = 0, end = token.size();
-    for (int64_t i = 0; i < left_ && std::string_view(token).substr(begin).starts_with(content_); ++i) begin += content_.size();
-    for (int64_t i = 0; i < right_ && end > begin && std::string_view(token).substr(0, end).ends_with(content_); ++i) {
+    for (int64_t i = 0; i < left_ && std::string_view(token).substr(begin).starts_with(content_); ++i)
+      begin += content_.size();
+    for (int64_t i = 0;
+         i < right_ && end > begin && std::string_view(token).substr(0, end).ends_with(content_); ++i) {
       end -= content_.size();
     }
     return begin < end ? token.substr(begin, end - begin) : std::string();
@@ -208,7 +212,9 @@ class Strip : public Decoder {
 
 class Metaspace : public Decoder {
  public:
-  Metaspace(char32_t replacement, Prepend scheme) : scheme_(scheme) { unicode::append(replacement_, replacement); }
+  Metaspace(char32_t replacement, Prepend scheme) : scheme_(scheme) {
+    unicode::append(replacement_, replacement);
+  }
   std::string inside(std::string token) const override { return spaced(std::move(token), " "); }
   std::unique_ptr<Stage> start() const override {
     return each_token([this](std::string token, size_t index) {
@@ -408,8 +414,10 @@ DecoderChain DecoderChain::parse(const Json& value, const std::string& path) {
   if (value.is_null()) return chain;
   bool pieces = false;
   parse_into(value, path, &pieces, chain.steps_);
-  chain.byte_level_ = chain.steps_.size() == 1 && dynamic_cast<const ByteLevel*>(chain.steps_[0].get()) != nullptr;
-  if (chain.steps_.empty()) chain.steps_.push_back(std::make_unique<Fuse>());  // an empty sequence joins without spaces
+  chain.byte_level_ =
+      chain.steps_.size() == 1 && dynamic_cast<const ByteLevel*>(chain.steps_[0].get()) != nullptr;
+  if (chain.steps_.empty())
+    chain.steps_.push_back(std::make_unique<Fuse>());  // an empty sequence joins without spaces
   return chain;
 }
 

@@ -1,5 +1,6 @@
-// The decoders of tokenizer.json as stages that tokens run through one by one; decoding a whole list and streaming are
-// the same stages, so their texts are the same. Decoders are immutable; a running chain belongs to one thread.
+// The decoders of tokenizer.json as stages that tokens run through one by one; decoding a whole list and
+// streaming are the same stages, so their texts are the same. Decoders are immutable; a running chain belongs
+// to one thread.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,8 @@ constexpr size_t kMaxInput = UINT32_MAX - 1;
 
 void check_size(std::string_view text) {
   if (text.size() > kMaxInput) {
-    throw exhausted("[tokenizer] a text of " + std::to_string(text.size()) + " bytes; at most 4 GiB can be encoded at once");
+    throw exhausted("[tokenizer] a text of " + std::to_string(text.size()) +
+                    " bytes; at most 4 GiB can be encoded at once");
   }
 }
 
@@ -65,7 +66,8 @@ int32_t Engine::config_id(const char* key) const {
 
 void Engine::check_id(int32_t id) const {
   if (id < 0 || id >= size_) {
-    throw invalid_argument("[tokenizer] id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(size_));
+    throw invalid_argument("[tokenizer] id " + std::to_string(id) + " is outside the vocabulary of " +
+                           std::to_string(size_));
   }
 }
 
@@ -96,12 +98,14 @@ void Engine::encode_ids(std::string_view text, bool parse_special, std::vector<i
     if (part.id >= 0) {
       out.push_back(part.id);
     } else {
-      segment_ids(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin, parse_special, out);
+      segment_ids(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin,
+                  parse_special, out);
     }
   }
 }
 
-void Engine::segment_ids(std::string_view text, size_t origin, bool parse_special, std::vector<int32_t>& out) const {
+void Engine::segment_ids(std::string_view text, size_t origin, bool parse_special,
+                         std::vector<int32_t>& out) const {
   TrackedText normal;
   if (normalizer_ != nullptr && !normalizer_->leaves(text)) {
     normal = TrackedText(text, origin, false);
@@ -177,7 +181,8 @@ std::vector<Piece> Engine::pieces_of(std::string_view text, bool parse_special, 
   std::vector<AddedTokens::Part> outer, inner;
   added_.cut(text, false, parse_special, outer);
   for (const auto& part : outer) {
-    TrackedText segment(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin, tracked);
+    TrackedText segment(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin,
+                        tracked);
     if (part.id >= 0) {
       pieces.push_back({std::move(segment), part.id});
       continue;
@@ -234,7 +239,8 @@ std::string Engine::decode(std::span<const int32_t> ids, bool skip_special_token
     for (const int32_t id : ids) {
       if (skip_special_tokens && is_special(id)) continue;
       const AddedToken* added = added_.by_id(id);
-      const std::string_view token = added != nullptr ? std::string_view(added->content) : model_->vocab().text_of(id);
+      const std::string_view token =
+          added != nullptr ? std::string_view(added->content) : model_->vocab().text_of(id);
       if (!unmap_bytes(token, bytes)) bytes += token;
     }
     return unicode::is_valid(bytes) ? bytes : unicode::replace_invalid(bytes);
@@ -292,8 +298,10 @@ std::string Engine::id_to_token(int32_t id) const {
 }
 
 Json Engine::to_json() const {
-  Json out = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added_.to_json()}};
-  for (const char* key : {"truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"}) {
+  Json out = {
+      {"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added_.to_json()}};
+  for (const char* key :
+       {"truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"}) {
     const auto it = parts_.find(key);
     out[key] = it == parts_.end() ? Json() : *it;
   }

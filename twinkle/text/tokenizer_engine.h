@@ -1,5 +1,5 @@
-// The tokenizer that every file form becomes: added tokens, normalizer, pre-tokenizer, model, post-processor, decoder.
-// Immutable after construction: safe from many threads.
+// The tokenizer that every file form becomes: added tokens, normalizer, pre-tokenizer, model, post-processor,
+// decoder. Immutable after construction: safe from many threads.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,8 @@ std::shared_ptr<const Tokenizer> make_tokenizer(Json parts, std::unique_ptr<cons
 
 /// A directory with vocab.json and merges.txt (GPT-2, Qwen2), `config` being its tokenizer_config.json.
 std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder, Json config);
-/// A tiktoken file (lines of base64 and rank): Llama 3 when the config's added tokens are Llama 3's, else Qwen.
+/// A tiktoken file (lines of base64 and rank): Llama 3 when the config's added tokens are Llama 3's, else
+/// Qwen.
 std::shared_ptr<const Tokenizer> from_tiktoken(const std::string& path, Json config);
 
 class Engine : public Tokenizer {
@@ -66,8 +67,8 @@ class Engine : public Tokenizer {
   AddedTokens added_;
   PostProcessor post_;
   DecoderChain decoder_;
-  bool only_cuts_ = false;    // pre-tokens are ranges of the normalised text
-  bool maps_bytes_ = false;   // and the model takes their bytes
+  bool only_cuts_ = false;   // pre-tokens are ranges of the normalised text
+  bool maps_bytes_ = false;  // and the model takes their bytes
   bool needs_origin_ = false;
   int64_t size_ = 0;
   int32_t bos_ = -1, eos_ = -1, pad_ = -1;

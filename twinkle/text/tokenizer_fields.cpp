@@ -37,7 +37,9 @@ std::string Fields::string(std::string_view key) {
   return value.get<std::string>();
 }
 
-std::string Fields::string_or(std::string_view key, std::string fallback) { return has(key) ? string(key) : std::move(fallback); }
+std::string Fields::string_or(std::string_view key, std::string fallback) {
+  return has(key) ? string(key) : std::move(fallback);
+}
 
 bool Fields::boolean(std::string_view key) {
   const Json& value = need(key);
@@ -57,13 +59,15 @@ int64_t integer_value(const Json& value, int64_t low, int64_t high, const std::s
   const bool too_big = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   const int64_t number = too_big ? INT64_MAX : value.get<int64_t>();
   if (number < low || number > high) {
-    throw invalid_argument(path + ": needs a number from " + std::to_string(low) + " to " + std::to_string(high) + ", got " +
-                           value.dump());
+    throw invalid_argument(path + ": needs a number from " + std::to_string(low) + " to " +
+                           std::to_string(high) + ", got " + value.dump());
   }
   return number;
 }
 
-int64_t Fields::integer(std::string_view key, int64_t low, int64_t high) { return integer_value(need(key), low, high, at(key)); }
+int64_t Fields::integer(std::string_view key, int64_t low, int64_t high) {
+  return integer_value(need(key), low, high, at(key));
+}
 
 int64_t Fields::integer_or(std::string_view key, int64_t low, int64_t high, int64_t fallback) {
   return has(key) ? integer(key, low, high) : fallback;
@@ -71,7 +75,8 @@ int64_t Fields::integer_or(std::string_view key, int64_t low, int64_t high, int6
 
 char32_t Fields::character(std::string_view key) {
   const std::string text = string(key);
-  if (text.empty() || unicode::char_bytes(text[0]) != text.size()) fail(key, "needs exactly one character, got \"" + text + "\"");
+  if (text.empty() || unicode::char_bytes(text[0]) != text.size())
+    fail(key, "needs exactly one character, got \"" + text + "\"");
   return unicode::char_at(text, 0);
 }
 

@@ -1,5 +1,5 @@
-// Reading one component of a tokenizer.json: typed fields, an error that names the field, and refusal of keys that
-// nobody read. A value type used while loading, from one thread.
+// Reading one component of a tokenizer.json: typed fields, an error that names the field, and refusal of keys
+// that nobody read. A value type used while loading, from one thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Tokenizers in vocab.json with merges.txt (GPT-2, Qwen2) and in tiktoken files (Llama 3, Qwen), made into the parts of
-// a tokenizer.json.
+// Tokenizers in vocab.json with merges.txt (GPT-2, Qwen2) and in tiktoken files (Llama 3, Qwen), made into
+// the parts of a tokenizer.json.
 #include <algorithm>
 #include <limits>
 
@@ -45,7 +45,8 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder
     merges.emplace_back(view.substr(0, space), view.substr(space + 1));
   }
   std::string kind = "GPT2Tokenizer";
-  if (const auto it = config.find("tokenizer_class"); it != config.end() && it->is_string()) kind = it->get<std::string>();
+  if (const auto it = config.find("tokenizer_class"); it != config.end() && it->is_string())
+    kind = it->get<std::string>();
   if (kind.ends_with("Fast")) kind.resize(kind.size() - 4);
   Json parts = Json::object();
   if (kind == "Qwen2Tokenizer") {
@@ -55,14 +56,17 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder
     parts["decoder"] = byte_level(false, false);
   } else if (kind == "GPT2Tokenizer") {
     bool prefix = false;
-    if (const auto it = config.find("add_prefix_space"); it != config.end() && it->is_boolean()) prefix = it->get<bool>();
+    if (const auto it = config.find("add_prefix_space"); it != config.end() && it->is_boolean())
+      prefix = it->get<bool>();
     parts["pre_tokenizer"] = byte_level(true, true);
     parts["pre_tokenizer"]["add_prefix_space"] = prefix;
     parts["post_processor"] = byte_level(false, true);
-    parts["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+    parts["decoder"] = {
+        {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
   } else {
-    throw invalid_argument(root + "tokenizer_config.json tokenizer_class: vocab.json with merges.txt is read for " +
-                           "Qwen2Tokenizer and GPT2Tokenizer, got \"" + kind + "\"; a tokenizer.json is needed");
+    throw invalid_argument(
+        root + "tokenizer_config.json tokenizer_class: vocab.json with merges.txt is read for " +
+        "Qwen2Tokenizer and GPT2Tokenizer, got \"" + kind + "\"; a tokenizer.json is needed");
   }
   Json added = Json::array();
   if (Json listed = added_tokens_of(config, root); !listed.is_null()) {
@@ -95,9 +99,11 @@ Vocab parse_ranks(const std::string& text, const std::string& root) {
     if (line.empty()) continue;
     const std::string where = root + "line " + std::to_string(line_number);
     const size_t space = line.find(' ');
-    const std::string_view number = space == std::string_view::npos ? std::string_view() : line.substr(space + 1);
-    const bool digits = !number.empty() && number.size() < 8 &&
-                        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const std::string_view number =
+        space == std::string_view::npos ? std::string_view() : line.substr(space + 1);
+    const bool digits =
+        !number.empty() && number.size() < 8 &&
+        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!digits) throw invalid_argument(where + ": needs base64 and a rank");
     const int64_t rank = std::stoll(std::string(number));
     if (rank > kMaxId) throw invalid_argument(where + ": rank " + std::to_string(rank) + " is too large");
@@ -130,8 +136,8 @@ std::shared_ptr<const Tokenizer> from_tiktoken(const std::string& path, Json con
   };
   Vocab vocab;
   vocab.reserve(ranks.size(), 0);
-  // tiktoken merges any two neighbours that are a token together, lowest rank first: written out as every way to part
-  // each token, in the order that transformers writes.
+  // tiktoken merges any two neighbours that are a token together, lowest rank first: written out as every way
+  // to part each token, in the order that transformers writes.
   struct Row {
     int32_t left, right;
   };
@@ -162,8 +168,10 @@ std::shared_ptr<const Tokenizer> from_tiktoken(const std::string& path, Json con
     // Qwen's own names, which its files do not hold.
     added = Json::array();
     int32_t id = ranks.end_id();
-    for (const char* name : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) added.push_back(added_token(id++, name, true));
-    for (int i = 0; i < 205; ++i) added.push_back(added_token(id++, "<|extra_" + std::to_string(i) + "|>", true));
+    for (const char* name : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"})
+      added.push_back(added_token(id++, name, true));
+    for (int i = 0; i < 205; ++i)
+      added.push_back(added_token(id++, "<|extra_" + std::to_string(i) + "|>", true));
     if (!config.contains("eos_token")) config["eos_token"] = "<|endoftext|>";
     if (!config.contains("pad_token")) config["pad_token"] = "<|endoftext|>";
   }

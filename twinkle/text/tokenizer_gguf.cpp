@@ -1,5 +1,5 @@
-// The tokenizer in a GGUF file's metadata, made into the parts of a tokenizer.json, so that the engine and what is saved
-// are the same as for any other.
+// The tokenizer in a GGUF file's metadata, made into the parts of a tokenizer.json, so that the engine and
+// what is saved are the same as for any other.
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -30,7 +30,8 @@ std::string text_or(const Json& metadata, const char* key, const char* fallback,
 bool flag_or(const Json& metadata, const char* key, bool fallback, std::string_view where) {
   const auto it = metadata.find(key);
   if (it == metadata.end()) return fallback;
-  if (!it->is_boolean()) throw invalid_argument("[" + std::string(where) + "] " + key + ": needs true or false");
+  if (!it->is_boolean())
+    throw invalid_argument("[" + std::string(where) + "] " + key + ": needs true or false");
   return it->get<bool>();
 }
 
@@ -50,7 +51,8 @@ class Gguf {
     } else if (kind == "llama") {
       model = make_scored();
     } else {
-      throw invalid_argument("[" + where_ + "] tokenizer.ggml.model: unknown model \"" + kind + "\" (gpt2, llama)");
+      throw invalid_argument("[" + where_ + "] tokenizer.ggml.model: unknown model \"" + kind +
+                             "\" (gpt2, llama)");
     }
     make_added(kind == "llama");
     make_special();
@@ -62,18 +64,21 @@ class Gguf {
 
   void read_tokens() {
     const Json& tokens = need(metadata_, "tokenizer.ggml.tokens", where_);
-    if (!tokens.is_array() || tokens.empty()) fail("tokenizer.ggml.tokens", "needs a list with at least one token");
+    if (!tokens.is_array() || tokens.empty())
+      fail("tokenizer.ggml.tokens", "needs a list with at least one token");
     if (tokens.size() > static_cast<size_t>(kMaxId)) fail("tokenizer.ggml.tokens", "is too long");
     size_t bytes = 0;
     for (const Json& token : tokens) {
-      if (!token.is_string()) fail("tokenizer.ggml.tokens", "needs strings, got " + token.dump().substr(0, 40));
+      if (!token.is_string())
+        fail("tokenizer.ggml.tokens", "needs strings, got " + token.dump().substr(0, 40));
       tokens_.push_back(token.get_ref<const std::string&>());
       bytes += tokens_.back().size();
     }
     vocab_.reserve(tokens_.size(), bytes);
     for (size_t i = 0; i < tokens_.size(); ++i) {
       if (vocab_.find(tokens_[i]) >= 0) {
-        fail("tokenizer.ggml.tokens", "\"" + std::string(tokens_[i]) + "\" stands there twice, the second time at " + std::to_string(i));
+        fail("tokenizer.ggml.tokens", "\"" + std::string(tokens_[i]) +
+                                          "\" stands there twice, the second time at " + std::to_string(i));
       }
       vocab_.add(tokens_[i], static_cast<int32_t>(i));
     }
@@ -83,7 +88,8 @@ class Gguf {
         fail("tokenizer.ggml.token_type", "needs a list of " + std::to_string(tokens_.size()) + " numbers");
       }
       for (size_t i = 0; i < types_.size(); ++i) {
-        types_[i] = integer_value((*it)[i], 0, 6, "[" + where_ + "] tokenizer.ggml.token_type[" + std::to_string(i) + "]");
+        types_[i] = integer_value((*it)[i], 0, 6,
+                                  "[" + where_ + "] tokenizer.ggml.token_type[" + std::to_string(i) + "]");
       }
     }
   }
@@ -95,24 +101,30 @@ class Gguf {
     const Json& list = need(metadata_, "tokenizer.ggml.merges", where_);
     if (!list.is_array()) fail("tokenizer.ggml.merges", "needs a list");
     for (const Json& item : list) {
-      // A part may itself begin with a space in no alphabet of ours, so the first space from the second byte on parts them.
-      const std::string_view line = item.is_string() ? std::string_view(item.get_ref<const std::string&>()) : std::string_view();
+      // A part may itself begin with a space in no alphabet of ours, so the first space from the second byte
+      // on parts them.
+      const std::string_view line =
+          item.is_string() ? std::string_view(item.get_ref<const std::string&>()) : std::string_view();
       const size_t space = line.find(' ', 1);
-      if (space == std::string_view::npos) fail("tokenizer.ggml.merges", "needs \"left right\", got " + item.dump().substr(0, 60));
+      if (space == std::string_view::npos)
+        fail("tokenizer.ggml.merges", "needs \"left right\", got " + item.dump().substr(0, 60));
       merges.emplace_back(line.substr(0, space), line.substr(space + 1));
     }
     parts_["normalizer"] = std::move(preset.normalizer);
     parts_["pre_tokenizer"] = std::move(preset.pre_tokenizer);
     post_.push_back(byte_level(true, true));
-    parts_["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+    parts_["decoder"] = {
+        {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
     BpeOptions options;
     options.ignore_merges = preset.ignore_merges;
-    default_bos_ = pre == "llama3" || pre == "llama-v3" || pre == "llama-bpe" || pre == "falcon3" || pre == "tekken";
+    default_bos_ =
+        pre == "llama3" || pre == "llama-v3" || pre == "llama-bpe" || pre == "falcon3" || pre == "tekken";
     return make_bpe(vocab_, merges, options, "[" + where_ + "] tokenizer.ggml");
   }
 
-  // SentencePiece merges the pair whose whole has the highest score: written out as a list of merges, every way to
-  // part a token, best score first (and, as the reference conversion, longer parts first among equals).
+  // SentencePiece merges the pair whose whole has the highest score: written out as a list of merges, every
+  // way to part a token, best score first (and, as the reference conversion, longer parts first among
+  // equals).
   std::unique_ptr<const Model> make_scored() {
     const Json& scores = need(metadata_, "tokenizer.ggml.scores", where_);
     if (!scores.is_array() || scores.size() != tokens_.size()) {
@@ -127,15 +139,18 @@ class Gguf {
     std::vector<Row> rows;
     std::vector<Row> local;
     for (size_t i = 0; i < tokens_.size(); ++i) {
-      if (!scores[i].is_number()) fail("tokenizer.ggml.scores", "needs numbers, got " + scores[i].dump().substr(0, 40));
+      if (!scores[i].is_number())
+        fail("tokenizer.ggml.scores", "needs numbers, got " + scores[i].dump().substr(0, 40));
       if (types_[i] != kNormal && types_[i] != kUserDefined) continue;
       const std::string_view token = tokens_[i];
       const size_t chars = unicode::count_chars(token);
       local.clear();
       size_t left_chars = 1;
-      for (size_t at = token.empty() ? 0 : unicode::char_bytes(token[0]); at < token.size(); at += unicode::char_bytes(token[at])) {
+      for (size_t at = token.empty() ? 0 : unicode::char_bytes(token[0]); at < token.size();
+           at += unicode::char_bytes(token[at])) {
         const int32_t left = vocab_.find(token.substr(0, at)), right = vocab_.find(token.substr(at));
-        if (left >= 0 && right >= 0) local.push_back({scores[i].get<double>(), left_chars, chars - left_chars, left, right, 0});
+        if (left >= 0 && right >= 0)
+          local.push_back({scores[i].get<double>(), left_chars, chars - left_chars, left, right, 0});
         ++left_chars;
       }
       std::sort(local.begin(), local.end(), [](const Row& a, const Row& b) {
@@ -157,8 +172,9 @@ class Gguf {
     options.byte_fallback = true;
     options.fuse_unk = true;
     const auto unknown = std::find(types_.begin(), types_.end(), int64_t{kUnknown});
-    options.unk_token = unknown == types_.end() ? std::string(tokens_[static_cast<size_t>(token_id("unknown_token_id", 0))])
-                                                : std::string(tokens_[static_cast<size_t>(unknown - types_.begin())]);
+    options.unk_token = unknown == types_.end()
+                            ? std::string(tokens_[static_cast<size_t>(token_id("unknown_token_id", 0))])
+                            : std::string(tokens_[static_cast<size_t>(unknown - types_.begin())]);
     const Json space = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xE2\x96\x81"}};
     const bool prefix = flag_or(metadata_, "tokenizer.ggml.add_space_prefix", true, where_);
     Json normalizers = Json::array();
@@ -166,9 +182,10 @@ class Gguf {
     normalizers.push_back(space);
     parts_["normalizer"] = sequence("normalizers", std::move(normalizers));
     parts_["pre_tokenizer"] = nullptr;
-    Json decoders = Json::array({{{"type", "Replace"}, {"pattern", {{"String", "\xE2\x96\x81"}}}, {"content", " "}},
-                                 {{"type", "ByteFallback"}},
-                                 {{"type", "Fuse"}}});
+    Json decoders =
+        Json::array({{{"type", "Replace"}, {"pattern", {{"String", "\xE2\x96\x81"}}}, {"content", " "}},
+                     {{"type", "ByteFallback"}},
+                     {{"type", "Fuse"}}});
     if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
     parts_["decoder"] = sequence("decoders", std::move(decoders));
     default_bos_ = true;
@@ -177,9 +194,11 @@ class Gguf {
 
   void make_added(bool scored) {
     // Phi-3's special tokens take the blanks behind them; GGUF has no place to say so.
-    std::string name = text_or(metadata_, "general.name", "", where_) + " " + text_or(metadata_, "general.architecture", "", where_);
+    std::string name = text_or(metadata_, "general.name", "", where_) + " " +
+                       text_or(metadata_, "general.architecture", "", where_);
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    const bool phi3 = scored && (name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos);
+    const bool phi3 =
+        scored && (name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos);
     Json added = Json::array();
     for (size_t i = 0; i < tokens_.size(); ++i) {
       if (types_[i] != kControl && types_[i] != kUnknown && types_[i] != kUserDefined) continue;
@@ -194,8 +213,10 @@ class Gguf {
 
   void make_special() {
     config_ = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
-    const std::pair<const char*, const char*> kinds[] = {{"bos_token", "bos_token_id"}, {"eos_token", "eos_token_id"},
-                                                         {"unk_token", "unknown_token_id"}, {"pad_token", "padding_token_id"}};
+    const std::pair<const char*, const char*> kinds[] = {{"bos_token", "bos_token_id"},
+                                                         {"eos_token", "eos_token_id"},
+                                                         {"unk_token", "unknown_token_id"},
+                                                         {"pad_token", "padding_token_id"}};
     std::map<std::string, int32_t> ids;
     for (const auto& [name, key] : kinds) {
       const int32_t id = token_id(key, -1);
@@ -215,7 +236,9 @@ class Gguf {
     config_["add_bos_token"] = bos;
     config_["add_eos_token"] = eos;
     if (bos || eos) post_.push_back(template_processor(before, after));
-    parts_["post_processor"] = post_.empty() ? Json() : post_.size() == 1 ? post_[0] : sequence("processors", Json(post_));
+    parts_["post_processor"] = post_.empty()       ? Json()
+                               : post_.size() == 1 ? post_[0]
+                                                   : sequence("processors", Json(post_));
     const std::string chat = text_or(metadata_, "tokenizer.chat_template", "", where_);
     if (!chat.empty()) config_["chat_template"] = chat;
   }
@@ -224,7 +247,8 @@ class Gguf {
     const std::string key = std::string("tokenizer.ggml.") + name;
     const auto it = metadata_.find(key);
     if (it == metadata_.end()) return fallback;
-    return static_cast<int32_t>(integer_value(*it, 0, static_cast<int64_t>(tokens_.size()) - 1, "[" + where_ + "] " + key));
+    return static_cast<int32_t>(
+        integer_value(*it, 0, static_cast<int64_t>(tokens_.size()) - 1, "[" + where_ + "] " + key));
   }
 
   [[noreturn]] void fail(const char* key, const std::string& message) const {

@@ -1,5 +1,5 @@
-// The models of tokenizer.json: from a pre-token to ids. Immutable after loading but for marks that only remember
-// results; safe from many threads.
+// The models of tokenizer.json: from a pre-token to ids. Immutable after loading but for marks that only
+// remember results; safe from many threads.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class Model {
   virtual void tokenize(std::string_view text, std::vector<Token>& out) const = 0;
   /// Only the ids: the same, faster.
   virtual void ids(std::string_view text, std::vector<int32_t>& out) const;
-  /// The ids of raw bytes whose characters (ByteLevel's alphabet) tokenize would get; false when the model cannot.
+  /// The ids of raw bytes whose characters (ByteLevel's alphabet) tokenize would get; false when the model
+  /// cannot.
   virtual bool takes_bytes() const { return false; }
   virtual void byte_ids(std::string_view, std::vector<int32_t>&) const {}
 
@@ -53,7 +54,8 @@ std::unique_ptr<const Model> parse_wordpiece(const Json& value, const std::strin
 
 using Merge = std::pair<std::string_view, std::string_view>;
 /// `merges` in order of their rank. Errors name `path`.
-std::unique_ptr<const Model> make_bpe(Vocab vocab, const std::vector<Merge>& merges, BpeOptions options, const std::string& path);
+std::unique_ptr<const Model> make_bpe(Vocab vocab, const std::vector<Merge>& merges, BpeOptions options,
+                                      const std::string& path);
 
 /// An object {text: id} as a Vocab.
 Vocab parse_vocab(const Json& value, const std::string& path);

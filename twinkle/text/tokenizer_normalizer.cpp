@@ -32,7 +32,9 @@ void to_form(TrackedText& text, unicode::Form form) {
   for (const auto& rewrite : rewrites) {
     rewriter.keep(at, rewrite.begin);
     // Narrowing can leave an insertion with nothing of its own: it comes from the character before it.
-    const size_t from = rewrite.begin < rewrite.end ? rewrite.begin : rewrite.begin == 0 ? 0 : rewrite.begin - 1;
+    const size_t from = rewrite.begin < rewrite.end ? rewrite.begin
+                        : rewrite.begin == 0        ? 0
+                                                    : rewrite.begin - 1;
     rewriter.put_from(rewrite.out, from, std::max(rewrite.end, from + 1));
     at = rewrite.end;
   }
@@ -60,7 +62,9 @@ class UnicodeForm : public Normalizer {
  public:
   explicit UnicodeForm(unicode::Form form) : form_(form) {}
   void apply(TrackedText& text) const override { to_form(text, form_); }
-  bool leaves(std::string_view text) const override { return form_ == unicode::Form::kNfc && unicode::is_surely_nfc(text); }
+  bool leaves(std::string_view text) const override {
+    return form_ == unicode::Form::kNfc && unicode::is_surely_nfc(text);
+  }
 
  private:
   unicode::Form form_;
@@ -77,7 +81,8 @@ class Strip : public Normalizer {
   void apply(TrackedText& text) const override {
     const std::string& bytes = text.bytes();
     size_t begin = 0, end = bytes.size();
-    while (left_ && begin < end && unicode::is_space(unicode::char_at(bytes, begin))) begin += unicode::char_bytes(bytes[begin]);
+    while (left_ && begin < end && unicode::is_space(unicode::char_at(bytes, begin)))
+      begin += unicode::char_bytes(bytes[begin]);
     while (right_ && end > begin) {
       const size_t last = unicode::previous(bytes, end);
       if (!unicode::is_space(unicode::char_at(bytes, last))) break;
@@ -168,9 +173,11 @@ class Nmt : public Normalizer {
  public:
   void apply(TrackedText& text) const override {
     each_char(text, [](Rewriter& r, char32_t c, size_t b, size_t e) {
-      if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return;
-      if (c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 ||
-          c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD || (c >= 0x2000 && c <= 0x200A)) {
+      if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F)
+        return;
+      if (c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+          c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD ||
+          (c >= 0x2000 && c <= 0x200A)) {
         r.put(" ", b);
       } else {
         r.keep(b, e);

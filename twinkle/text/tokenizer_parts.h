@@ -28,7 +28,8 @@ BytePreset byte_preset(const std::string& name, const std::string& path);
 using NamedId = std::pair<std::string, int32_t>;
 Json template_processor(const std::vector<NamedId>& before, const std::vector<NamedId>& after);
 Json added_token(int32_t id, std::string_view content, bool special, bool rstrip = false);
-/// The added_tokens_decoder of a tokenizer_config.json as the list of a tokenizer.json; null when there is none.
+/// The added_tokens_decoder of a tokenizer_config.json as the list of a tokenizer.json; null when there is
+/// none.
 Json added_tokens_of(const Json& config, const std::string& root);
 
 }  // namespace twinkle::tokenizer

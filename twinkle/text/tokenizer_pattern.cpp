@@ -16,7 +16,8 @@ constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr size_t kMaxExpression = 1 << 16;
 
 // Insides of PCRE2 classes for what Oniguruma means by its shorthands.
-constexpr const char* kSpaces = R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+constexpr const char* kSpaces =
+    R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
 std::string property_class(const std::string& name) {
   std::string out = "\\p{" + name + "}";
@@ -65,13 +66,21 @@ class Translator {
     *negated = c == 'S' || c == 'D' || c == 'W' || c == 'H';
     switch (c) {
       case 's':
-      case 'S': ++at_; return kSpaces;
+      case 'S':
+        ++at_;
+        return kSpaces;
       case 'd':
-      case 'D': ++at_; return property_class("Nd");
+      case 'D':
+        ++at_;
+        return property_class("Nd");
       case 'w':
-      case 'W': ++at_; return word_class();
+      case 'W':
+        ++at_;
+        return word_class();
       case 'h':
-      case 'H': ++at_; return "0-9A-Fa-f";
+      case 'H':
+        ++at_;
+        return "0-9A-Fa-f";
       case 'p':
       case 'P': {
         *negated = c == 'P';
@@ -86,7 +95,8 @@ class Translator {
         at_ = close + 1;
         return property_class(name);
       }
-      default: return std::nullopt;
+      default:
+        return std::nullopt;
     }
   }
 
@@ -105,7 +115,8 @@ class Translator {
                        : "(?:(?<=" + w + ")(?=" + w + ")|(?<!" + w + ")(?!" + w + "))";
       return;
     }
-    if (c == 'y' || c == 'Y' || c == 'O' || c == 'M' || c == 'C' || c == 'c') fail(std::string("\\") + c + " is not supported");
+    if (c == 'y' || c == 'Y' || c == 'O' || c == 'M' || c == 'C' || c == 'c')
+      fail(std::string("\\") + c + " is not supported");
     if (c == 'u') {
       if (at_ + 4 > in_.size()) fail("\\u needs four digits");
       out_ += "\\x{" + std::string(in_.substr(at_, 4)) + "}";
@@ -164,11 +175,12 @@ class Translator {
   // Ruby's (?m) lets the dot match line breaks, which PCRE2 calls (?s).
   void group() {
     size_t end = at_ + 2;
-    while (end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == 'x' || in_[end] == '-')) ++end;
+    while (end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == 'x' || in_[end] == '-'))
+      ++end;
     const bool flags = end > at_ + 2 && end < in_.size() && (in_[end] == ':' || in_[end] == ')');
     if (!flags) {
-      if (in_.substr(at_).starts_with("(?~") || in_.substr(at_).starts_with("(?(") || in_.substr(at_).starts_with("(?R") ||
-          in_.substr(at_).starts_with("(?C")) {
+      if (in_.substr(at_).starts_with("(?~") || in_.substr(at_).starts_with("(?(") ||
+          in_.substr(at_).starts_with("(?R") || in_.substr(at_).starts_with("(?C")) {
         fail("this kind of group is not supported");
       }
       out_ += "(?";
@@ -206,20 +218,22 @@ struct MatchState {
 class Pcre : public Pattern {
  public:
   Pcre(const std::string& expression, const std::string& path) : expression_(expression) {
-    if (expression.size() > kMaxExpression) throw invalid_argument(path + ": the expression is longer than 65536 bytes");
+    if (expression.size() > kMaxExpression)
+      throw invalid_argument(path + ": the expression is longer than 65536 bytes");
     const std::string translated = Translator(expression, path).run();
     pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
     pcre2_set_parens_nest_limit(context, 100);
     int error = 0;
     PCRE2_SIZE offset = 0;
     code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
+                          context);
     pcre2_compile_context_free(context);
     if (code_ == nullptr) {
       PCRE2_UCHAR reason[256];
       pcre2_get_error_message(error, reason, sizeof reason);
-      throw invalid_argument(path + ": the expression \"" + expression + "\" does not compile: " +
-                             reinterpret_cast<const char*>(reason));
+      throw invalid_argument(path + ": the expression \"" + expression +
+                             "\" does not compile: " + reinterpret_cast<const char*>(reason));
     }
     pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
   }
@@ -232,19 +246,21 @@ class Pcre : public Pattern {
     size_t at = 0;
     std::optional<size_t> last_end;
     while (at <= text.size()) {
-      const int rc = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, PCRE2_NO_UTF_CHECK,
-                                 state.data, state.context);
+      const int rc = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                                 PCRE2_NO_UTF_CHECK, state.data, state.context);
       if (rc == PCRE2_ERROR_NOMATCH) return;
       if (rc < 0) {
         PCRE2_UCHAR reason[256];
         pcre2_get_error_message(rc, reason, sizeof reason);
         throw invalid_argument("[tokenizer] the expression \"" + expression_ + "\" gave up on a text of " +
-                               std::to_string(text.size()) + " bytes: " + reinterpret_cast<const char*>(reason));
+                               std::to_string(text.size()) +
+                               " bytes: " + reinterpret_cast<const char*>(reason));
       }
       const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(state.data);
       const size_t begin = bounds[0], end = bounds[1];
       if (begin > end) {
-        throw invalid_argument("[tokenizer] the expression \"" + expression_ + "\" matches backwards (\\K in a lookaround)");
+        throw invalid_argument("[tokenizer] the expression \"" + expression_ +
+                               "\" matches backwards (\\K in a lookaround)");
       }
       if (begin == end && last_end == end) {  // an empty match right behind a match does not count
         if (at >= text.size()) return;
@@ -321,7 +337,8 @@ std::vector<Part> parts_of(size_t size, const std::vector<Range>& matches, bool 
 
 }  // namespace
 
-void split(size_t size, const std::vector<Range>& matches, Behavior behavior, bool invert, std::vector<Range>& out) {
+void split(size_t size, const std::vector<Range>& matches, Behavior behavior, bool invert,
+           std::vector<Range>& out) {
   const auto emit = [&out](Range r) {
     if (r.begin != r.end) out.push_back(r);
   };

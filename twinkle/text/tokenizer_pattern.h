@@ -1,6 +1,7 @@
-// Patterns that tokenizer.json gives as {"String": ...} or {"Regex": ...}. Literals and the pre-token patterns of the
-// known model families run as hand-written matchers in linear time; every other expression runs in PCRE2 (JIT, with
-// match limits) after its Oniguruma syntax has been brought to PCRE2's. Immutable: safe from many threads.
+// Patterns that tokenizer.json gives as {"String": ...} or {"Regex": ...}. Literals and the pre-token
+// patterns of the known model families run as hand-written matchers in linear time; every other expression
+// runs in PCRE2 (JIT, with match limits) after its Oniguruma syntax has been brought to PCRE2's. Immutable:
+// safe from many threads.
 #pragma once
 
 #include <memory>
@@ -44,6 +45,7 @@ enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext,
 Behavior parse_behavior(const std::string& name, const std::string& path);
 
 /// Cuts text of `size` bytes at `matches` (the rest when `invert`); empty parts are left out.
-void split(size_t size, const std::vector<Range>& matches, Behavior behavior, bool invert, std::vector<Range>& out);
+void split(size_t size, const std::vector<Range>& matches, Behavior behavior, bool invert,
+           std::vector<Range>& out);
 
 }  // namespace twinkle::tokenizer

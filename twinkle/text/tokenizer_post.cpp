@@ -33,8 +33,8 @@ SpecialTokens parse_special_tokens(Fields& fields, int32_t end_id) {
     one.ignore("id");
     size_t i = 0;
     for (const Json& id : one.list("ids")) {
-      special[name].push_back(
-          static_cast<int32_t>(integer_value(id, 0, end_id - 1, one.at("ids") + "[" + std::to_string(i++) + "]")));
+      special[name].push_back(static_cast<int32_t>(
+          integer_value(id, 0, end_id - 1, one.at("ids") + "[" + std::to_string(i++) + "]")));
     }
     one.done();
   }
@@ -57,7 +57,8 @@ std::vector<int32_t> parse_template(Fields& fields, const SpecialTokens& special
     } else if (outer.has("Sequence")) {
       Fields sequence(outer.need("Sequence"), outer.at("Sequence"));
       const std::string name = sequence.string("id");
-      if (name != "A") sequence.fail("id", "needs \"A\" in a template for one sequence, got \"" + name + "\"");
+      if (name != "A")
+        sequence.fail("id", "needs \"A\" in a template for one sequence, got \"" + name + "\"");
       sequence.integer("type_id", 0, UINT32_MAX);
       sequence.done();
       items.push_back(kSequence);
@@ -66,19 +67,23 @@ std::vector<int32_t> parse_template(Fields& fields, const SpecialTokens& special
     }
     outer.done();
   }
-  if (std::count(items.begin(), items.end(), kSequence) > 1) fields.fail("single", "has the sequence more than once");
+  if (std::count(items.begin(), items.end(), kSequence) > 1)
+    fields.fail("single", "has the sequence more than once");
   return items;
 }
 
-// A character that covers several bytes of a token, or several characters that come from one, move by characters of
-// the text, as in the package.
-void trim(std::string_view text, const std::vector<int32_t>& ids, std::vector<std::pair<int64_t, int64_t>>& offsets,
-          bool prefix_space, const std::function<std::string(int32_t)>& token_text) {
+// A character that covers several bytes of a token, or several characters that come from one, move by
+// characters of the text, as in the package.
+void trim(std::string_view text, const std::vector<int32_t>& ids,
+          std::vector<std::pair<int64_t, int64_t>>& offsets, bool prefix_space,
+          const std::function<std::string(int32_t)>& token_text) {
   const auto blank = [](char32_t c) { return c == kSpaceChar || unicode::is_space(c); };
   for (size_t i = 0; i < ids.size(); ++i) {
     const std::string token = token_text(ids[i]);
     int lead = 0, trail = 0;
-    for (size_t at = 0; at < token.size() && blank(unicode::char_at(token, at)); at += unicode::char_bytes(token[at])) ++lead;
+    for (size_t at = 0; at < token.size() && blank(unicode::char_at(token, at));
+         at += unicode::char_bytes(token[at]))
+      ++lead;
     for (size_t end = token.size(); end > 0;) {
       end = unicode::previous(token, end);
       if (!blank(unicode::char_at(token, end))) break;
@@ -87,8 +92,10 @@ void trim(std::string_view text, const std::vector<int32_t>& ids, std::vector<st
     auto& [begin, end] = offsets[i];
     // One leading blank of the first token is the one that add_prefix_space put there.
     if ((i == 0 || begin == 0) && prefix_space && lead == 1) lead = 0;
-    for (; lead > 0 && begin < end; --lead) begin += static_cast<int64_t>(unicode::char_bytes(text[static_cast<size_t>(begin)]));
-    for (; trail > 0 && end > begin; --trail) end = static_cast<int64_t>(unicode::previous(text, static_cast<size_t>(end)));
+    for (; lead > 0 && begin < end; --lead)
+      begin += static_cast<int64_t>(unicode::char_bytes(text[static_cast<size_t>(begin)]));
+    for (; trail > 0 && end > begin; --trail)
+      end = static_cast<int64_t>(unicode::previous(text, static_cast<size_t>(end)));
   }
 }
 
@@ -100,7 +107,8 @@ PostProcessor PostProcessor::parse(const Json& value, const std::string& path, i
   return made;
 }
 
-void PostProcessor::parse_into(const Json& value, const std::string& path, int32_t end_id, std::vector<Step>& steps) {
+void PostProcessor::parse_into(const Json& value, const std::string& path, int32_t end_id,
+                               std::vector<Step>& steps) {
   const std::string type = component_type(value, path);
   Fields fields(value, path);
   fields.ignore("type");

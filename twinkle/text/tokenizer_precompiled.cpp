@@ -57,7 +57,8 @@ class Precompiled : public Normalizer {
  private:
   static uint32_t word(const std::string& blob, size_t at) {
     uint32_t value = 0;
-    for (size_t k = 0; k < 4; ++k) value |= static_cast<uint32_t>(static_cast<unsigned char>(blob[at + k])) << (8 * k);
+    for (size_t k = 0; k < 4; ++k)
+      value |= static_cast<uint32_t>(static_cast<unsigned char>(blob[at + k])) << (8 * k);
     return value;
   }
   static size_t offset(uint32_t unit) { return static_cast<size_t>(unit >> 10) << ((unit & (1U << 9)) >> 6); }
@@ -90,7 +91,8 @@ class Precompiled : public Normalizer {
         if (node >= units_.size()) return std::nullopt;
         const size_t begin = units_[node] & 0x7FFFFFFFU;
         if (begin > texts_.size()) return std::nullopt;
-        if (begin < texts_.size() && (static_cast<unsigned char>(texts_[begin]) & 0xC0) == 0x80) return std::nullopt;
+        if (begin < texts_.size() && (static_cast<unsigned char>(texts_[begin]) & 0xC0) == 0x80)
+          return std::nullopt;
         const size_t end = texts_.find('\0', begin);
         return std::string_view(texts_).substr(begin, end == std::string::npos ? end : end - begin);
       }

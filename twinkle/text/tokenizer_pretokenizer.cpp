@@ -169,7 +169,8 @@ class Metaspace : public PreTokenizer {
       rewriter.keep(at, bytes.size());
       rewriter.finish(text);
     }
-    const bool wanted = scheme_ == Prepend::kAlways || (scheme_ == Prepend::kFirst && text.origin_begin() == 0);
+    const bool wanted =
+        scheme_ == Prepend::kAlways || (scheme_ == Prepend::kFirst && text.origin_begin() == 0);
     if (wanted && !text.bytes().starts_with(replacement_)) text.prepend(replacement_);
     if (!split_) {
       if (!text.bytes().empty()) out.push_back(std::move(text));
@@ -177,7 +178,8 @@ class Metaspace : public PreTokenizer {
     }
     std::vector<Range> found, parts;
     const std::string& bytes = text.bytes();
-    for (size_t i = bytes.find(replacement_); i != std::string::npos; i = bytes.find(replacement_, i + replacement_.size())) {
+    for (size_t i = bytes.find(replacement_); i != std::string::npos;
+         i = bytes.find(replacement_, i + replacement_.size())) {
       found.push_back({i, i + replacement_.size()});
     }
     split(bytes.size(), found, Behavior::kMergedWithNext, false, parts);
@@ -207,7 +209,8 @@ void parse_into(const Json& value, const std::string& path, Steps& steps) {
     made = std::make_unique<Split>(std::move(pattern), behavior, fields.boolean("invert"));
   } else if (type == "Digits") {
     const bool single = fields.boolean("individual_digits");
-    made = std::make_unique<SplitChars>(unicode::is_numeric, single ? Behavior::kIsolated : Behavior::kContiguous);
+    made = std::make_unique<SplitChars>(unicode::is_numeric,
+                                        single ? Behavior::kIsolated : Behavior::kContiguous);
   } else if (type == "Punctuation") {
     const Behavior behavior = parse_behavior(fields.string_or("behavior", "Isolated"), fields.at("behavior"));
     made = std::make_unique<SplitChars>(unicode::is_punctuation, behavior);

@@ -29,14 +29,16 @@ class PreTokenizer {
   /// True when the parts are simply ranges of the text: then `ranges` gives them without copying.
   virtual bool only_cuts() const { return false; }
   virtual void ranges(std::string_view, std::vector<Range>&) const {}
-  /// ByteLevel: after cutting, bytes become characters. When set and no space is put in front, `ranges` works, too.
+  /// ByteLevel: after cutting, bytes become characters. When set and no space is put in front, `ranges`
+  /// works, too.
   virtual bool maps_bytes() const { return false; }
   /// Needs to know whether a piece starts at the start of the input.
   virtual bool needs_origin() const { return false; }
 };
 
 /// The steps of a pre-tokenizer with sequences flattened; empty for a JSON null.
-std::vector<std::unique_ptr<const PreTokenizer>> parse_pre_tokenizer(const Json& value, const std::string& path);
+std::vector<std::unique_ptr<const PreTokenizer>> parse_pre_tokenizer(const Json& value,
+                                                                     const std::string& path);
 
 enum class Prepend { kAlways, kFirst, kNever };
 class Fields;

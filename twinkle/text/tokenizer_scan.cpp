@@ -45,7 +45,8 @@ struct Cursor {
     }
     return at;
   }
-  /// \s+(?!\S)|\s+ at a whitespace character: a run before other text leaves its last character to what follows.
+  /// \s+(?!\S)|\s+ at a whitespace character: a run before other text leaves its last character to what
+  /// follows.
   size_t blanks(size_t at) const {
     const size_t end = run(at, kSpace);
     if (end == text.size()) return end;
@@ -196,6 +197,8 @@ const Pattern& gpt2_pattern() {
   return pattern;
 }
 
-std::shared_ptr<const Pattern> literal_pattern(std::string text) { return std::make_shared<Literal>(std::move(text)); }
+std::shared_ptr<const Pattern> literal_pattern(std::string text) {
+  return std::make_shared<Literal>(std::move(text));
+}
 
 }  // namespace twinkle::tokenizer

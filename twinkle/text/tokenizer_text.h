@@ -1,5 +1,5 @@
-// Text on its way through a tokenizer: the bytes by now, and for each byte the part of the input it came from.
-// Without tracking only the bytes are kept. A value type; no locks.
+// Text on its way through a tokenizer: the bytes by now, and for each byte the part of the input it came
+// from. Without tracking only the bytes are kept. A value type; no locks.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class TrackedText {
   std::pair<int64_t, int64_t> origin(size_t begin, size_t end) const;
 
   TrackedText slice(size_t begin, size_t end) const;
-  /// Puts `text` in front; it comes from where the first character comes from. Nothing happens to an empty text.
+  /// Puts `text` in front; it comes from where the first character comes from. Nothing happens to an empty
+  /// text.
   void prepend(std::string_view text);
 
  private:
@@ -46,14 +47,14 @@ class TrackedText {
   bool tracked_ = false;
 };
 
-/// Writes a new text from an old one, left to right; exhausted when the text grows beyond 64 times its input (a chain
-/// of replacements can grow without end). `source` is a byte of the old text.
+/// Writes a new text from an old one, left to right; exhausted when the text grows beyond 64 times its input
+/// (a chain of replacements can grow without end). `source` is a byte of the old text.
 class Rewriter {
  public:
   explicit Rewriter(const TrackedText& from);
-  void keep(size_t begin, size_t end);                                    // old bytes as they are
-  void put(std::string_view text, size_t source);                         // new bytes, from where `source` came
-  void put_from(std::string_view text, size_t begin, size_t end);         // new bytes, from all of [begin, end)
+  void keep(size_t begin, size_t end);                             // old bytes as they are
+  void put(std::string_view text, size_t source);                  // new bytes, from where `source` came
+  void put_from(std::string_view text, size_t begin, size_t end);  // new bytes, from all of [begin, end)
   void finish(TrackedText& to);
 
  private:

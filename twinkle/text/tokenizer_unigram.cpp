@@ -1,4 +1,5 @@
-// Unigram: the path of highest total score through the pieces of a text (Viterbi), as SentencePiece defines it.
+// Unigram: the path of highest total score through the pieces of a text (Viterbi), as SentencePiece defines
+// it.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -17,12 +18,13 @@ namespace {
 
 constexpr double kUnknownPenalty = 10.0;
 
-// The package reads a score as its digits divided by a power of ten, which rounds twice. Equal paths through long
-// runs are decided by that last bit.
+// The package reads a score as its digits divided by a power of ten, which rounds twice. Equal paths through
+// long runs are decided by that last bit.
 double as_package_reads(double exact) {
   if (!std::isfinite(exact) || exact == 0) return exact;
   char text[64];
-  const char* const end = std::to_chars(text, text + sizeof text, std::abs(exact), std::chars_format::scientific).ptr;
+  const char* const end =
+      std::to_chars(text, text + sizeof text, std::abs(exact), std::chars_format::scientific).ptr;
   uint64_t digits = 0;
   int exponent = 0;
   for (const char* p = text; p < end; ++p) {
@@ -38,7 +40,8 @@ double as_package_reads(double exact) {
   double power = 1;
   const std::string spelled = "1e" + std::to_string(std::abs(exponent));
   std::from_chars(spelled.data(), spelled.data() + spelled.size(), power);
-  const double value = exponent < 0 ? static_cast<double>(digits) / power : static_cast<double>(digits) * power;
+  const double value =
+      exponent < 0 ? static_cast<double>(digits) / power : static_cast<double>(digits) * power;
   return std::copysign(value, exact);
 }
 
@@ -90,7 +93,8 @@ class Unigram : public Model {
         if (end - at == one) single = true;
       }
       if (!single) {
-        if (unk_id_ < 0) throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
+        if (unk_id_ < 0)
+          throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
         offer(at + one, unknown_score + here, static_cast<int32_t>(unk_id_));
       }
       at += one;
@@ -112,7 +116,9 @@ class Unigram : public Model {
   Json to_json() const override {
     Json vocab = Json::array();
     for (const auto& [text, score] : pieces_) vocab.push_back(Json::array({text, score}));
-    return {{"type", "Unigram"}, {"unk_id", unk_id_ < 0 ? Json() : Json(unk_id_)}, {"vocab", std::move(vocab)},
+    return {{"type", "Unigram"},
+            {"unk_id", unk_id_ < 0 ? Json() : Json(unk_id_)},
+            {"vocab", std::move(vocab)},
             {"byte_fallback", byte_fallback_}};
   }
 
@@ -172,7 +178,8 @@ std::unique_ptr<const Model> parse_unigram(const Json& value, const std::string&
   size_t i = 0;
   for (const Json& item : fields.list("vocab")) {
     if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) {
-      fields.fail("vocab", "[" + std::to_string(i) + "] needs [text, score], got " + item.dump().substr(0, 60));
+      fields.fail("vocab",
+                  "[" + std::to_string(i) + "] needs [text, score], got " + item.dump().substr(0, 60));
     }
     pieces.emplace_back(item[0].get<std::string>(), item[1].get<double>());
     if (++i > static_cast<size_t>(kMaxId)) fields.fail("vocab", "has too many pieces");

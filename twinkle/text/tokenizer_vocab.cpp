@@ -53,7 +53,8 @@ void Vocab::reserve(size_t count, size_t bytes) {
 
 void Vocab::add(std::string_view text, int32_t id) {
   TW_CHECK(id >= 0 && id <= kMaxId, "id is checked by the caller");
-  if (pool_.size() + text.size() > UINT32_MAX) throw invalid_argument("[tokenizer] the vocabulary is larger than 4 GiB");
+  if (pool_.size() + text.size() > UINT32_MAX)
+    throw invalid_argument("[tokenizer] the vocabulary is larger than 4 GiB");
   if (2 * (entries_.size() + 1) > slots_.size()) grow(slots_.empty() ? 16 : 2 * slots_.size());
   int64_t index = find_entry(text);
   if (index < 0) {
@@ -80,7 +81,8 @@ int64_t Vocab::find_entry(std::string_view text) const {
   for (size_t at = h & mask_; slots_[at].entry >= 0; at = (at + 1) & mask_) {
     if (slots_[at].tag != tag) continue;
     const Entry& e = entries_[static_cast<size_t>(slots_[at].entry)];
-    if (e.size == text.size() && std::memcmp(pool_.data() + e.offset, text.data(), e.size) == 0) return slots_[at].entry;
+    if (e.size == text.size() && std::memcmp(pool_.data() + e.offset, text.data(), e.size) == 0)
+      return slots_[at].entry;
   }
   return -1;
 }

@@ -26,7 +26,8 @@ class WordPiece : public Model {
     std::string part;
     for (size_t start = 0; start < text.size();) {
       size_t end = text.size();
-      if (end - start > max_size_) end = unicode::previous(text, start + max_size_ + 1);  // nothing longer is known
+      if (end - start > max_size_)
+        end = unicode::previous(text, start + max_size_ + 1);  // nothing longer is known
       int32_t id = -1;
       while (start < end) {
         std::string_view piece = text.substr(start, end - start);
@@ -60,7 +61,9 @@ class WordPiece : public Model {
  private:
   int32_t unknown() const {
     const int32_t id = vocab_.find(unk_);
-    if (id < 0) throw invalid_argument("[tokenizer] a word is unknown, and unk_token \"" + unk_ + "\" is not in the vocabulary");
+    if (id < 0)
+      throw invalid_argument("[tokenizer] a word is unknown, and unk_token \"" + unk_ +
+                             "\" is not in the vocabulary");
     return id;
   }
   std::string unk_, prefix_;
@@ -74,10 +77,14 @@ class WordLevel : public Model {
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
     int32_t id = vocab_.find(text);
     if (id < 0) id = vocab_.find(unk_);
-    if (id < 0) throw invalid_argument("[tokenizer] a word is unknown, and unk_token \"" + unk_ + "\" is not in the vocabulary");
+    if (id < 0)
+      throw invalid_argument("[tokenizer] a word is unknown, and unk_token \"" + unk_ +
+                             "\" is not in the vocabulary");
     out.push_back({id, 0, text.size()});
   }
-  Json to_json() const override { return {{"type", "WordLevel"}, {"vocab", vocab_json(vocab_)}, {"unk_token", unk_}}; }
+  Json to_json() const override {
+    return {{"type", "WordLevel"}, {"vocab", vocab_json(vocab_)}, {"unk_token", unk_}};
+  }
 
  private:
   std::string unk_;

@@ -25,7 +25,8 @@ struct CasePair {
 
 template <class Table>
 auto find_range(const Table& table, char32_t c) -> decltype(&table[0]) {
-  auto it = std::upper_bound(std::begin(table), std::end(table), c, [](char32_t x, const auto& r) { return x < r.first; });
+  auto it = std::upper_bound(std::begin(table), std::end(table), c,
+                             [](char32_t x, const auto& r) { return x < r.first; });
   if (it == std::begin(table)) return nullptr;
   --it;
   return c <= it->last ? &*it : nullptr;
@@ -47,25 +48,31 @@ uint8_t class_of(utf8proc_category_t category) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return kLetter;
+    case UTF8PROC_CATEGORY_LO:
+      return kLetter;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return kMark;
+    case UTF8PROC_CATEGORY_ME:
+      return kMark;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return kNumber;
+    case UTF8PROC_CATEGORY_NO:
+      return kNumber;
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:
     case UTF8PROC_CATEGORY_PS:
     case UTF8PROC_CATEGORY_PE:
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: return kPunctuation;
+    case UTF8PROC_CATEGORY_PO:
+      return kPunctuation;
     case UTF8PROC_CATEGORY_SM:
     case UTF8PROC_CATEGORY_SC:
     case UTF8PROC_CATEGORY_SK:
-    case UTF8PROC_CATEGORY_SO: return kSymbol;
-    default: return 0;
+    case UTF8PROC_CATEGORY_SO:
+      return kSymbol;
+    default:
+      return 0;
   }
 }
 
@@ -79,7 +86,8 @@ constexpr const char* kCategoryNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "M
 
 void append_range(std::string& out, char32_t first, char32_t last) {
   char text[40];
-  std::snprintf(text, sizeof text, "\\x{%X}-\\x{%X}", static_cast<unsigned>(first), static_cast<unsigned>(last));
+  std::snprintf(text, sizeof text, "\\x{%X}-\\x{%X}", static_cast<unsigned>(first),
+                static_cast<unsigned>(last));
   out += text;
 }
 
@@ -227,8 +235,8 @@ uint8_t wide_class(char32_t c) {
 
 bool is_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 bool is_numeric(char32_t c) {
@@ -238,7 +246,9 @@ bool is_numeric(char32_t c) {
 bool is_word(char32_t c) {
   if (c < 0x80) return (kAsciiClass[c] & (kLetter | kNumber)) != 0 || c == '_';
   const utf8proc_category_t kind = category(c);
-  if ((class_of(kind) & (kLetter | kMark)) != 0 || kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_PC) return true;
+  if ((class_of(kind) & (kLetter | kMark)) != 0 || kind == UTF8PROC_CATEGORY_ND ||
+      kind == UTF8PROC_CATEGORY_PC)
+    return true;
   return find_range(kMoreRustWord, c) != nullptr;
 }
 
@@ -262,7 +272,8 @@ bool is_nonspacing_mark(char32_t c) {
 
 bool is_other(char32_t c) {
   const utf8proc_category_t kind = known_category(c);
-  if (kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CF && kind != UTF8PROC_CATEGORY_CO) return false;
+  if (kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CF && kind != UTF8PROC_CATEGORY_CO)
+    return false;
   return find_range(kLessOther, c) == nullptr;
 }
 
@@ -293,7 +304,8 @@ void append_lower(std::string& out, char32_t c) {
 std::string newer_ranges(std::string_view name) {
   std::string out;
   for (const auto& range : kNewCategories) {
-    if (std::string_view(kCategoryNames[range.category]).starts_with(name)) append_range(out, range.first, range.last);
+    if (std::string_view(kCategoryNames[range.category]).starts_with(name))
+      append_range(out, range.first, range.last);
   }
   return out;
 }
@@ -316,20 +328,55 @@ bool is_inert(char32_t c, bool compose, bool compat) {
   if (p->combining_class != 0 || p->decomp_seqindex != UINT16_MAX) return false;
   if (c >= 0xAC00 && c <= 0xD7A3) return compose;
   if (!compose) return true;
-  // Second halves of compositions: most have a combining class; the rest have a composition index of that kind.
+  // Second halves of compositions: most have a combining class; the rest have a composition index of that
+  // kind.
   return !is_jamo_tail(c) && p->comb_index == UINT16_MAX;
 }
 
-// comb_index marks first and second halves alike, and first halves are common letters (a, e, Greek ...). A first half is
-// no trouble by itself: only what follows it can be. Those without a class that follow are few enough to list.
+// comb_index marks first and second halves alike, and first halves are common letters (a, e, Greek ...). A
+// first half is no trouble by itself: only what follows it can be. Those without a class that follow are few
+// enough to list.
 bool may_join_left(char32_t c) {
   switch (c) {
-    case 0x9BE: case 0x9D7: case 0xB3E: case 0xB56: case 0xB57: case 0xBBE: case 0xBD7: case 0xCC2: case 0xCD5:
-    case 0xCD6: case 0xD3E: case 0xD57: case 0xDCF: case 0xDDF: case 0x102E: case 0x1B35: case 0x11127: case 0x1133E:
-    case 0x11357: case 0x114B0: case 0x114BA: case 0x114BD: case 0x115AF: case 0x11930: case 0x113B8: case 0x113BB:
-    case 0x113C2: case 0x113C5: case 0x113C7: case 0x113C8: case 0x113C9: case 0x1611E: case 0x16129: case 0x1611F:
-    case 0x16120: case 0x16D67: return true;
-    default: return is_jamo_tail(c);
+    case 0x9BE:
+    case 0x9D7:
+    case 0xB3E:
+    case 0xB56:
+    case 0xB57:
+    case 0xBBE:
+    case 0xBD7:
+    case 0xCC2:
+    case 0xCD5:
+    case 0xCD6:
+    case 0xD3E:
+    case 0xD57:
+    case 0xDCF:
+    case 0xDDF:
+    case 0x102E:
+    case 0x1B35:
+    case 0x11127:
+    case 0x1133E:
+    case 0x11357:
+    case 0x114B0:
+    case 0x114BA:
+    case 0x114BD:
+    case 0x115AF:
+    case 0x11930:
+    case 0x113B8:
+    case 0x113BB:
+    case 0x113C2:
+    case 0x113C5:
+    case 0x113C7:
+    case 0x113C8:
+    case 0x113C9:
+    case 0x1611E:
+    case 0x16129:
+    case 0x1611F:
+    case 0x16120:
+    case 0x16D67:
+      return true;
+    default:
+      return is_jamo_tail(c);
   }
 }
 
@@ -375,7 +422,9 @@ void narrow(std::string_view text, Rewrite& rewrite) {
   rewrite.out.erase(0, at);
   while (rewrite.begin < rewrite.end && !rewrite.out.empty()) {
     const size_t last = previous(text, rewrite.end), n = rewrite.end - last;
-    if (n > rewrite.out.size() || text.substr(last, n) != std::string_view(rewrite.out).substr(rewrite.out.size() - n)) break;
+    if (n > rewrite.out.size() ||
+        text.substr(last, n) != std::string_view(rewrite.out).substr(rewrite.out.size() - n))
+      break;
     rewrite.end = last;
     rewrite.out.resize(rewrite.out.size() - n);
   }
@@ -408,8 +457,8 @@ std::vector<Rewrite> normalize(std::string_view text, Form form) {
       at += char_bytes(text[at]);
       continue;
     }
-    // From the starter on the left to the next safe character, which starts anew; where nothing is composed, only as
-    // far as marks follow, which may have to change places.
+    // From the starter on the left to the next safe character, which starts anew; where nothing is composed,
+    // only as far as marks follow, which may have to change places.
     const size_t begin = compose && has_safe ? last_safe : at;
     size_t end = begin;
     chars.clear();
@@ -431,8 +480,9 @@ std::vector<Rewrite> normalize(std::string_view text, Form form) {
       }
       size_t j = i;
       while (j < chars.size() && combining_class(chars[j]) != 0) ++j;
-      std::stable_sort(chars.begin() + static_cast<std::ptrdiff_t>(i), chars.begin() + static_cast<std::ptrdiff_t>(j),
-                       [](utf8proc_int32_t a, utf8proc_int32_t b) { return combining_class(a) < combining_class(b); });
+      std::stable_sort(
+          chars.begin() + static_cast<std::ptrdiff_t>(i), chars.begin() + static_cast<std::ptrdiff_t>(j),
+          [](utf8proc_int32_t a, utf8proc_int32_t b) { return combining_class(a) < combining_class(b); });
       i = j;
     }
     auto length = static_cast<utf8proc_ssize_t>(chars.size());
@@ -441,7 +491,8 @@ std::vector<Rewrite> normalize(std::string_view text, Form form) {
                                         static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
     }
     Rewrite rewrite{begin, end, {}};
-    for (utf8proc_ssize_t i = 0; i < length; ++i) append(rewrite.out, static_cast<char32_t>(chars[static_cast<size_t>(i)]));
+    for (utf8proc_ssize_t i = 0; i < length; ++i)
+      append(rewrite.out, static_cast<char32_t>(chars[static_cast<size_t>(i)]));
     narrow(text, rewrite);
     if (rewrite.begin != rewrite.end || !rewrite.out.empty()) rewrites.push_back(std::move(rewrite));
     at = end;

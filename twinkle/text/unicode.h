@@ -23,7 +23,8 @@ inline char32_t char_at(std::string_view text, size_t at) {
   if (p[0] < 0x80) return p[0];
   if (p[0] < 0xE0) return static_cast<char32_t>((p[0] & 0x1F) << 6 | (p[1] & 0x3F));
   if (p[0] < 0xF0) return static_cast<char32_t>((p[0] & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F));
-  return static_cast<char32_t>((p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F));
+  return static_cast<char32_t>((p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 |
+                               (p[3] & 0x3F));
 }
 
 /// Start of the character before `at` (valid UTF-8, at > 0).
@@ -56,17 +57,18 @@ uint8_t wide_class(char32_t c);
 inline uint8_t char_class(char32_t c) { return c < 0x80 ? kAsciiClass[c] : wide_class(c); }
 
 bool is_space(char32_t c);
-bool is_numeric(char32_t c);               // Nd, Nl, No
-bool is_word(char32_t c);                  // \w of Rust's regex
-bool is_punctuation(char32_t c);           // ASCII punctuation and P*
-bool is_mark(char32_t c);                  // M*
-bool is_nonspacing_mark(char32_t c);       // Mn
-bool is_other(char32_t c);                 // Cc, Cf, Co
-bool is_cjk(char32_t c);                   // BERT's blocks of Chinese characters
+bool is_numeric(char32_t c);          // Nd, Nl, No
+bool is_word(char32_t c);             // \w of Rust's regex
+bool is_punctuation(char32_t c);      // ASCII punctuation and P*
+bool is_mark(char32_t c);             // M*
+bool is_nonspacing_mark(char32_t c);  // Mn
+bool is_other(char32_t c);            // Cc, Cf, Co
+bool is_cjk(char32_t c);              // BERT's blocks of Chinese characters
 void append_lower(std::string& out, char32_t c);
 
-/// Characters that newer Unicode has and PCRE2 may not know, of categories that begin with `name` ("L", "Lu"), and those
-/// that the regex engine counts as \w beside L, M, Nd and Pc: the inside of a PCRE2 class, \x{..} ranges.
+/// Characters that newer Unicode has and PCRE2 may not know, of categories that begin with `name` ("L",
+/// "Lu"), and those that the regex engine counts as \w beside L, M, Nd and Pc: the inside of a PCRE2 class,
+/// \x{..} ranges.
 std::string newer_ranges(std::string_view category);
 std::string more_word_ranges();
 
@@ -80,7 +82,8 @@ struct Rewrite {
   size_t begin = 0, end = 0;
   std::string out;
 };
-/// Rewrites, in order and apart from each other, that bring valid UTF-8 to the form. Linear but for the sort of marks.
+/// Rewrites, in order and apart from each other, that bring valid UTF-8 to the form. Linear but for the sort
+/// of marks.
 std::vector<Rewrite> normalize(std::string_view text, Form form);
 
 }  // namespace twinkle::unicode

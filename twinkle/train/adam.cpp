@@ -14,7 +14,8 @@ class Adam : public Optimizer {
         eps_(o.get_float("eps")),
         weight_decay_(o.get_float("weight_decay")) {
     const Json& betas = o.get("betas");
-    if (betas.size() != 2) throw invalid_argument("[" + this->name() + "] 'betas': needs two numbers, got " + betas.dump());
+    if (betas.size() != 2)
+      throw invalid_argument("[" + this->name() + "] 'betas': needs two numbers, got " + betas.dump());
     beta1_ = betas[0].get<double>();
     beta2_ = betas[1].get<double>();
     check_betas(beta1_, beta2_);
@@ -28,10 +29,12 @@ class Adam : public Optimizer {
   void check(const StepHyper& h) const override {
     check_betas(h.overrides.beta1.value_or(beta1_), h.overrides.beta2.value_or(beta2_));
     if (h.overrides.eps.value_or(eps_) < 0) throw invalid_argument("[" + name() + "] 'eps': must be >= 0");
-    if (h.overrides.weight_decay.value_or(weight_decay_) < 0) throw invalid_argument("[" + name() + "] 'weight_decay': must be >= 0");
+    if (h.overrides.weight_decay.value_or(weight_decay_) < 0)
+      throw invalid_argument("[" + name() + "] 'weight_decay': must be >= 0");
   }
 
-  void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h, int64_t step) override {
+  void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h,
+              int64_t step) override {
     ops::adam_step(param.value, param.grad, state[0], state[1],
                    {.lr = h.lr,
                     .beta1 = h.overrides.beta1.value_or(beta1_),
@@ -47,7 +50,8 @@ class Adam : public Optimizer {
   void check_betas(double beta1, double beta2) const {
     for (const double beta : {beta1, beta2}) {
       if (!(beta >= 0 && beta < 1)) {
-        throw invalid_argument("[" + name() + "] 'betas': each must be >= 0 and < 1, got " + std::to_string(beta));
+        throw invalid_argument("[" + name() + "] 'betas': each must be >= 0 and < 1, got " +
+                               std::to_string(beta));
       }
     }
   }
@@ -57,17 +61,22 @@ class Adam : public Optimizer {
 };
 
 std::vector<ParamSpec> params(double weight_decay) {
-  return {{.name = "lr", .type = ParamType::kFloat, .default_value = 1e-3, .help = "learning rate", .min = 0.0},
-          {.name = "betas",
-           .type = ParamType::kFloatList,
-           .default_value = {0.9, 0.999},
-           .help = "decay of the running averages of the gradient and of its square"},
-          {.name = "eps", .type = ParamType::kFloat, .default_value = 1e-8, .help = "added to the denominator", .min = 0.0},
-          {.name = "weight_decay",
-           .type = ParamType::kFloat,
-           .default_value = weight_decay,
-           .help = "decay of everything but norms and biases",
-           .min = 0.0}};
+  return {
+      {.name = "lr", .type = ParamType::kFloat, .default_value = 1e-3, .help = "learning rate", .min = 0.0},
+      {.name = "betas",
+       .type = ParamType::kFloatList,
+       .default_value = {0.9, 0.999},
+       .help = "decay of the running averages of the gradient and of its square"},
+      {.name = "eps",
+       .type = ParamType::kFloat,
+       .default_value = 1e-8,
+       .help = "added to the denominator",
+       .min = 0.0},
+      {.name = "weight_decay",
+       .type = ParamType::kFloat,
+       .default_value = weight_decay,
+       .help = "decay of everything but norms and biases",
+       .min = 0.0}};
 }
 
 const Registry<Optimizer>::Add adamw{

@@ -51,14 +51,16 @@ void remove_left_overs(const fs::path& parent) {
   for (const auto& entry : fs::directory_iterator(parent, ignored)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kTemporary)) continue;
-    const auto pid = whole_number(std::string_view(name).substr(kTemporary.size(), name.find('-', kTemporary.size()) - kTemporary.size()));
+    const auto pid = whole_number(std::string_view(name).substr(
+        kTemporary.size(), name.find('-', kTemporary.size()) - kTemporary.size()));
     if (!pid || *pid == ::getpid() || *pid > INT32_MAX) continue;
     if (::kill(static_cast<pid_t>(*pid), 0) != 0 && errno == ESRCH) fs::remove_all(entry.path(), ignored);
   }
 }
 
 fs::path temporary_beside(const fs::path& path) {
-  return path.parent_path() / (std::string(kTemporary) + std::to_string(::getpid()) + "-" + path.filename().string());
+  return path.parent_path() /
+         (std::string(kTemporary) + std::to_string(::getpid()) + "-" + path.filename().string());
 }
 
 // Puts `from` where `to` is, in one step if `to` is there; the old one is then at `from`.
@@ -132,35 +134,41 @@ TrainerState TrainerState::from_json(const Json& value, const std::string& where
   if (!value.is_object()) throw invalid_argument("[checkpoint] '" + where + "' is not an object");
   const auto need = [&](const char* key) -> const Json& {
     const auto found = value.find(key);
-    if (found == value.end()) throw invalid_argument("[checkpoint] '" + where + "' lacks '" + key + "'; it is not a Twinkle checkpoint");
+    if (found == value.end())
+      throw invalid_argument("[checkpoint] '" + where + "' lacks '" + key +
+                             "'; it is not a Twinkle checkpoint");
     return *found;
   };
   const auto number = [&](const char* key) {
     const Json& x = need(key);
     if (!x.is_number_integer() || x.get<int64_t>() < 0) {
-      throw invalid_argument("[checkpoint] '" + where + "': '" + key + "' must be a whole number >= 0, got " + x.dump());
+      throw invalid_argument("[checkpoint] '" + where + "': '" + key + "' must be a whole number >= 0, got " +
+                             x.dump());
     }
     return x.get<int64_t>();
   };
   const auto text = [&](const char* key) {
     const Json& x = need(key);
-    if (!x.is_string()) throw invalid_argument("[checkpoint] '" + where + "': '" + key + "' must be a string");
+    if (!x.is_string())
+      throw invalid_argument("[checkpoint] '" + where + "': '" + key + "' must be a string");
     return x.get<std::string>();
   };
   if (const int64_t version = number("checkpoint_version"); version != kVersion) {
-    throw invalid_argument("[checkpoint] '" + where + "' has version " + std::to_string(version) + "; this program reads version " +
-                           std::to_string(kVersion));
+    throw invalid_argument("[checkpoint] '" + where + "' has version " + std::to_string(version) +
+                           "; this program reads version " + std::to_string(kVersion));
   }
   TrainerState s;
   s.kind = text("kind");
-  if (s.kind != "lora" && s.kind != "full") throw invalid_argument("[checkpoint] '" + where + "': unknown kind '" + s.kind + "'");
+  if (s.kind != "lora" && s.kind != "full")
+    throw invalid_argument("[checkpoint] '" + where + "': unknown kind '" + s.kind + "'");
   s.cur_step = number("cur_step");
   s.gradient_accumulation_steps = number("gradient_accumulation_steps");
   s.consumed_train_samples = number("consumed_train_samples");
   s.sequences_seen = number("sequences_seen");
   s.tokens_seen = number("tokens_seen");
   s.schedule_position = number("schedule_position");
-  if (!need("adapter_seed").is_number_integer()) throw invalid_argument("[checkpoint] '" + where + "': 'adapter_seed' must be a whole number");
+  if (!need("adapter_seed").is_number_integer())
+    throw invalid_argument("[checkpoint] '" + where + "': 'adapter_seed' must be a whole number");
   s.adapter_seed = need("adapter_seed").get<uint64_t>();
   s.has_optimizer = need("has_optimizer") == Json(true);
   s.loss = spec_from_json(need("loss"), where);
@@ -203,7 +211,8 @@ void write_directory_atomic(const std::string& path, const std::function<void(co
   fs::remove_all(temporary, ignored);  // what was there before
 }
 
-void write_checkpoint(const std::string& path, TrainerState state, const std::vector<Optimizer::StateTensor>& optimizer,
+void write_checkpoint(const std::string& path, TrainerState state,
+                      const std::vector<Optimizer::StateTensor>& optimizer,
                       const std::function<void(const std::string&)>& fill) {
   write_directory_atomic(path, [&](const std::string& directory) {
     fill(directory);
@@ -211,9 +220,11 @@ void write_checkpoint(const std::string& path, TrainerState state, const std::ve
       std::vector<TensorToWrite> tensors;
       for (const auto& entry : optimizer) {
         const at::Tensor host = entry.value.cpu();
-        tensors.push_back({entry.name, "F32", entry.value.sizes().vec(), [host](int64_t offset, std::span<std::byte> out) {
-                             std::memcpy(out.data(), static_cast<const std::byte*>(host.const_data_ptr()) + offset, out.size());
-                           }});
+        tensors.push_back(
+            {entry.name, "F32", entry.value.sizes().vec(), [host](int64_t offset, std::span<std::byte> out) {
+               std::memcpy(out.data(), static_cast<const std::byte*>(host.const_data_ptr()) + offset,
+                           out.size());
+             }});
       }
       write_safetensors(directory + "/" + kOptimizerFile, tensors, {{"format", "pt"}});
     }
@@ -230,7 +241,9 @@ TrainerState read_checkpoint(const std::string& path) {
   if (!is_directory(path)) throw not_found("[checkpoint] there is no checkpoint '" + path + "'");
   const std::string state_file = path + "/" + kStateFile;
   if (!file_exists(state_file)) {
-    throw invalid_argument("[checkpoint] '" + path + "' has no trainer_state.json: it is not a Twinkle checkpoint, or its writing never ended");
+    throw invalid_argument(
+        "[checkpoint] '" + path +
+        "' has no trainer_state.json: it is not a Twinkle checkpoint, or its writing never ended");
   }
   TrainerState state = TrainerState::from_json(read_json_file(state_file), state_file);
   for (const auto& [name, file] : state.files) {
@@ -238,8 +251,8 @@ TrainerState read_checkpoint(const std::string& path) {
     if (!file_exists(at)) throw invalid_argument("[checkpoint] '" + path + "' lacks '" + name + "'");
     const auto bytes = static_cast<int64_t>(fs::file_size(at));
     if (bytes != file.bytes) {
-      throw invalid_argument("[checkpoint] '" + at + "' is torn: it has " + std::to_string(bytes) + " bytes, " +
-                             std::to_string(file.bytes) + " were written");
+      throw invalid_argument("[checkpoint] '" + at + "' is torn: it has " + std::to_string(bytes) +
+                             " bytes, " + std::to_string(file.bytes) + " were written");
     }
     if (!file.sha256.empty() && describe(at).sha256 != file.sha256) {
       throw invalid_argument("[checkpoint] '" + at + "' is not what was written: its SHA-256 differs");
@@ -252,7 +265,8 @@ std::vector<Optimizer::StateTensor> read_optimizer_state(const std::string& path
   const SafetensorsFile file = SafetensorsFile::open(path + "/" + kOptimizerFile);
   std::vector<Optimizer::StateTensor> state;
   for (const auto& tensor : file.tensors()) {
-    if (tensor.dtype != "F32") throw invalid_argument("[checkpoint] '" + tensor.name + "' is " + tensor.dtype + ", needed F32");
+    if (tensor.dtype != "F32")
+      throw invalid_argument("[checkpoint] '" + tensor.name + "' is " + tensor.dtype + ", needed F32");
     at::Tensor value = at::empty(tensor.shape, at::kFloat);
     std::memcpy(value.mutable_data_ptr(), tensor.data.data(), tensor.data.size());
     state.push_back({tensor.name, value});
@@ -267,7 +281,8 @@ std::vector<std::string> list_checkpoints(const std::string& output_dir) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kCheckpoint)) continue;
     const auto step = whole_number(std::string_view(name).substr(kCheckpoint.size()));
-    if (step && file_exists(entry.path().string() + "/" + kStateFile)) found.emplace_back(*step, entry.path().string());
+    if (step && file_exists(entry.path().string() + "/" + kStateFile))
+      found.emplace_back(*step, entry.path().string());
   }
   std::sort(found.begin(), found.end());
   std::vector<std::string> paths;

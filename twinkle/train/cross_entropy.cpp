@@ -16,7 +16,8 @@ std::vector<double> weight_sums(const LossInput& in, bool refuse_negative) {
   for (size_t b = 0; b < sums.size(); ++b) {
     for (int64_t s = in.cu_scored[b]; s < in.cu_scored[b + 1]; ++s) {
       if (refuse_negative && w[s] < 0) {
-        throw invalid_argument("[CrossEntropyLoss] sequence " + std::to_string(b) + ": weight " + std::to_string(w[s]) +
+        throw invalid_argument("[CrossEntropyLoss] sequence " + std::to_string(b) + ": weight " +
+                               std::to_string(w[s]) +
                                " is negative; a mean needs weights >= 0 (use reduction 'sum')");
       }
       sums[b] += w[s];
@@ -39,25 +40,27 @@ Reduction reduction_from(const std::string& name) {
 const Registry<Loss>::Add registered{
     {.name = "CrossEntropyLoss",
      .help = "Cross-entropy of the labels. Default for SFT and pre-training.",
-     .params = {{.name = "reduction",
-                 .type = ParamType::kString,
-                 .default_value = "token_mean",
-                 .help = "sum; token_mean over the whole accumulated batch ('mean' is the same); sequence_mean",
-                 .choices = {"token_mean", "mean", "sequence_mean", "sum"}},
-                {.name = "dft",
-                 .type = ParamType::kBool,
-                 .default_value = false,
-                 .help = "weigh each token by its own probability (dynamic fine-tuning)"},
-                {.name = "label_smoothing",
-                 .type = ParamType::kFloat,
-                 .default_value = 0.0,
-                 .help = "only 0: smoothing needs the mean log-probability over the vocabulary"},
-                {.name = "ignore_index", .type = ParamType::kInt, .default_value = -100, .help = "only -100"}},
+     .params =
+         {{.name = "reduction",
+           .type = ParamType::kString,
+           .default_value = "token_mean",
+           .help = "sum; token_mean over the whole accumulated batch ('mean' is the same); sequence_mean",
+           .choices = {"token_mean", "mean", "sequence_mean", "sum"}},
+          {.name = "dft",
+           .type = ParamType::kBool,
+           .default_value = false,
+           .help = "weigh each token by its own probability (dynamic fine-tuning)"},
+          {.name = "label_smoothing",
+           .type = ParamType::kFloat,
+           .default_value = 0.0,
+           .help = "only 0: smoothing needs the mean log-probability over the vocabulary"},
+          {.name = "ignore_index", .type = ParamType::kInt, .default_value = -100, .help = "only -100"}},
      .aliases = {"cross_entropy"}},
     [](const Options& o) -> std::unique_ptr<Loss> {
       if (o.get_float("label_smoothing") != 0.0) {
         throw invalid_argument(
-            "[CrossEntropyLoss] 'label_smoothing': only 0 is supported: smoothing spreads the target over the whole "
+            "[CrossEntropyLoss] 'label_smoothing': only 0 is supported: smoothing spreads the target over "
+            "the whole "
             "vocabulary, and the head gives the loss the log-probability of the target alone");
       }
       if (o.get_int("ignore_index") != -100) {
@@ -76,7 +79,8 @@ at::Tensor CrossEntropyLoss::known_dlogprob(const LossInput& in) const {
   const float* w = in.weights_S.const_data_ptr<float>();
   float* c = coefficients.mutable_data_ptr<float>();
   for (size_t b = 0; b < sums.size(); ++b) {
-    for (int64_t s = in.cu_scored[b]; s < in.cu_scored[b + 1]; ++s) c[s] = coefficient(w[s], sums[b], reduction_);
+    for (int64_t s = in.cu_scored[b]; s < in.cu_scored[b + 1]; ++s)
+      c[s] = coefficient(w[s], sums[b], reduction_);
   }
   return coefficients;
 }

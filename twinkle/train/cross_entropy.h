@@ -3,7 +3,8 @@
 // With w the weight of a target and lp its log-probability, in fp64 per sequence from zero:
 //   sum            L = sum of -w lp
 //   token_mean     L = sum of -w lp / sum of w, over the whole accumulated batch
-//   sequence_mean  L = mean over sequences of (sum of -w lp / sum of w), sequences without a scored token left out
+//   sequence_mean  L = mean over sequences of (sum of -w lp / sum of w), sequences without a scored token
+//   left out
 // With `dft` each term is -w p lp, p = exp(lp) taking part in the derivative, as upstream.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What happens to features right before a pass. Components of kind "processor"; the default one takes them as they are
-// (packing needs no padding). Immutable.
+// What happens to features right before a pass. Components of kind "processor"; the default one takes them as
+// they are (packing needs no padding). Immutable.
 #pragma once
 
 #include <string_view>

@@ -38,7 +38,8 @@ LossOutput LambdaLoss::operator()(const LossInput& in) const {
   for (size_t b = 0; b < num_sequences; ++b) {
     double weight_sum = 0;
     for (int64_t s = in.cu_scored[b]; s < in.cu_scored[b + 1]; ++s) weight_sum += w[s];
-    out.denominator_B[b] = options_.divide_by == DivideBy::kSequences ? (weight_sum > 0 ? 1.0 : 0.0) : weight_sum;
+    out.denominator_B[b] =
+        options_.divide_by == DivideBy::kSequences ? (weight_sum > 0 ? 1.0 : 0.0) : weight_sum;
   }
   // The value belongs to the call as a whole; it stands with the first sequence.
   if (num_sequences > 0) out.sum_B[0] = value.item<double>();
@@ -47,7 +48,8 @@ LossOutput LambdaLoss::operator()(const LossInput& in) const {
     return out;
   }
   if (!value.requires_grad()) {
-    throw invalid_argument("[LambdaLoss] the result does not depend on the log-probabilities, so nothing can be trained");
+    throw invalid_argument(
+        "[LambdaLoss] the result does not depend on the log-probabilities, so nothing can be trained");
   }
   value.reshape({}).backward();
   const auto gradient = [](const at::Tensor& x) {

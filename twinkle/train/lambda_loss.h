@@ -1,5 +1,5 @@
-// A user's own loss: a C++ function over log-probabilities, differentiated by torch autograd. The function runs on
-// the calling thread; it must not keep the tensors it is given.
+// A user's own loss: a C++ function over log-probabilities, differentiated by torch autograd. The function
+// runs on the calling thread; it must not keep the tensors it is given.
 #pragma once
 
 #include <functional>
@@ -17,9 +17,10 @@ struct LambdaLossOptions {
   bool needs_entropy = false;               // gives entropy_S, also differentiated
 };
 
-/// fn(logprob_S, input) returns a scalar. It always sees the whole call (every sequence of a forward_backward),
-/// however many passes that takes, so its value never depends on how the batch was split; over accumulated calls
-/// the values are added. invalid_argument when the result is not one fp32 number connected to logprob_S.
+/// fn(logprob_S, input) returns a scalar. It always sees the whole call (every sequence of a
+/// forward_backward), however many passes that takes, so its value never depends on how the batch was split;
+/// over accumulated calls the values are added. invalid_argument when the result is not one fp32 number
+/// connected to logprob_S.
 class LambdaLoss : public Loss {
  public:
   using Fn = std::function<at::Tensor(const at::Tensor& logprob_S, const LossInput& input)>;

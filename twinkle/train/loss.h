@@ -1,10 +1,10 @@
-// Losses: from per-token log-probabilities and per-sequence bounds to a value and its derivative. Components of
-// kind "loss". A loss is immutable; one object may serve many threads.
+// Losses: from per-token log-probabilities and per-sequence bounds to a value and its derivative. Components
+// of kind "loss". A loss is immutable; one object may serve many threads.
 //
-// A loss returns a SUM and, where its reduction is a mean, what the sum is to be divided by. The division happens
-// once, at the optimizer step, from the count of the whole accumulated batch; so the way a batch is split over
-// passes changes no bit. For the same reason sums come back one a sequence: whoever adds them up does it in
-// sequence order, wherever the passes ended.
+// A loss returns a SUM and, where its reduction is a mean, what the sum is to be divided by. The division
+// happens once, at the optimizer step, from the count of the whole accumulated batch; so the way a batch is
+// split over passes changes no bit. For the same reason sums come back one a sequence: whoever adds them up
+// does it in sequence order, wherever the passes ended.
 //
 // Legend: S scored rows in sequence order, B sequences. All tensors are on the CPU and contiguous.
 #pragma once
@@ -23,11 +23,11 @@ namespace twinkle {
 
 /// What a loss sees.
 struct LossInput {
-  at::Tensor logprob_S;                      // fp32, log-probability of each target; undefined for known_dlogprob
-  at::Tensor entropy_S;                      // fp32, only when needs_entropy()
-  at::Tensor targets_S;                      // int32
-  at::Tensor weights_S;                      // fp32, >= 0 unless the loss says otherwise
-  std::vector<int64_t> cu_scored;            // [B+1]; rows [cu_scored[b], cu_scored[b+1]) belong to sequence b
+  at::Tensor logprob_S;            // fp32, log-probability of each target; undefined for known_dlogprob
+  at::Tensor entropy_S;            // fp32, only when needs_entropy()
+  at::Tensor targets_S;            // int32
+  at::Tensor weights_S;            // fp32, >= 0 unless the loss says otherwise
+  std::vector<int64_t> cu_scored;  // [B+1]; rows [cu_scored[b], cu_scored[b+1]) belong to sequence b
   std::map<std::string, at::Tensor> extras;  // fp32 [S] by name: "advantages", "old_logprobs", ...
 
   int64_t num_sequences() const { return cu_scored.empty() ? 0 : static_cast<int64_t>(cu_scored.size()) - 1; }
@@ -54,12 +54,12 @@ class Loss {
 
   virtual LossOutput operator()(const LossInput& input) const = 0;
 
-  /// Derivative of the sum with respect to the log-probabilities, when it does not depend on them (cross-entropy):
-  /// lets the head run forward and backward in one walk. Undefined when it does depend.
+  /// Derivative of the sum with respect to the log-probabilities, when it does not depend on them
+  /// (cross-entropy): lets the head run forward and backward in one walk. Undefined when it does depend.
   virtual at::Tensor known_dlogprob(const LossInput& input) const;
   virtual bool needs_entropy() const { return false; }
-  /// Whether sequences meet inside the loss (pairs, batch statistics). Such a loss always sees the whole call at
-  /// once; passes over it are repeated when the call does not fit into one.
+  /// Whether sequences meet inside the loss (pairs, batch statistics). Such a loss always sees the whole call
+  /// at once; passes over it are repeated when the call does not fit into one.
   virtual bool needs_whole_batch() const { return false; }
   /// Whether the accumulated sum is divided by the accumulated denominator (a mean).
   virtual bool divides() const = 0;

@@ -16,7 +16,8 @@ namespace {
 
 std::string bits_text(double x) {
   char buffer[24];
-  std::snprintf(buffer, sizeof buffer, "%016llx", static_cast<unsigned long long>(std::bit_cast<uint64_t>(x)));
+  std::snprintf(buffer, sizeof buffer, "%016llx",
+                static_cast<unsigned long long>(std::bit_cast<uint64_t>(x)));
   return buffer;
 }
 
@@ -26,7 +27,8 @@ std::vector<Json> read_lines(const std::string& path) {
   std::vector<Json> lines;
   const std::string text = read_file(path);
   size_t begin = 0;
-  for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
+  for (size_t end = text.find('\n'); end != std::string::npos;
+       begin = end + 1, end = text.find('\n', begin)) {
     lines.push_back(parse_json(text.substr(begin, end - begin), path));
   }
   return lines;
@@ -46,19 +48,28 @@ RunManifest RunManifest::of_this_program() {
 }
 
 Json RunManifest::to_json() const {
-  return {{"manifest_version", 1}, {"command", command},     {"config", config},
-          {"model_id", model_id},  {"model_hash", model_hash}, {"data_hashes", data_hashes},
-          {"seeds", seeds},        {"isa", isa},             {"twinkle_version", twinkle_version},
-          {"torch_version", torch_version}, {"compiler", compiler}};
+  return {{"manifest_version", 1},
+          {"command", command},
+          {"config", config},
+          {"model_id", model_id},
+          {"model_hash", model_hash},
+          {"data_hashes", data_hashes},
+          {"seeds", seeds},
+          {"isa", isa},
+          {"twinkle_version", twinkle_version},
+          {"torch_version", torch_version},
+          {"compiler", compiler}};
 }
 
 RunManifest RunManifest::from_json(const Json& value, const std::string& where) {
   const auto need = [&](const char* key) -> const Json& {
-    if (!value.is_object() || !value.contains(key)) throw invalid_argument("[manifest] '" + where + "' lacks '" + key + "'");
+    if (!value.is_object() || !value.contains(key))
+      throw invalid_argument("[manifest] '" + where + "' lacks '" + key + "'");
     return value.at(key);
   };
   if (need("manifest_version") != Json(1)) {
-    throw invalid_argument("[manifest] '" + where + "' has version " + need("manifest_version").dump() + "; this program reads version 1");
+    throw invalid_argument("[manifest] '" + where + "' has version " + need("manifest_version").dump() +
+                           "; this program reads version 1");
   }
   RunManifest m;
   try {
@@ -83,7 +94,8 @@ std::string model_files_hash(const std::string& model_path) {
   std::map<std::string, std::string> hashes;
   for (const auto& entry : std::filesystem::directory_iterator(model_path)) {
     const std::string name = entry.path().filename().string();
-    if (name == "config.json" || name.ends_with(".safetensors")) hashes[name] = sha256_hex(MappedFile(entry.path().string()).text());
+    if (name == "config.json" || name.ends_with(".safetensors"))
+      hashes[name] = sha256_hex(MappedFile(entry.path().string()).text());
   }
   std::string all;
   for (const auto& [name, hash] : hashes) all += name + ":" + hash + "\n";
@@ -94,7 +106,8 @@ std::string weights_hash(const std::vector<TrainedTensor>& params) {
   std::string all;
   for (const auto& param : params) {
     const at::Tensor host = param.value.cpu().contiguous();
-    const std::string_view bytes(static_cast<const char*>(host.const_data_ptr()), static_cast<size_t>(host.nbytes()));
+    const std::string_view bytes(static_cast<const char*>(host.const_data_ptr()),
+                                 static_cast<size_t>(host.nbytes()));
     all += param.name + ":" + sha256_hex(bytes) + "\n";
   }
   return sha256_hex(all);
@@ -113,8 +126,9 @@ DigestComparison compare_digests(const std::string& recorded, const std::string&
   DigestComparison result;
   for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     if (i >= a.size() || i >= b.size()) {
-      result.difference = std::string("the ") + (i >= a.size() ? "recorded" : "repeated") + " run ends after " +
-                          std::to_string(i) + " lines, the other goes on with " + describe(i >= a.size() ? b[i] : a[i]);
+      result.difference = std::string("the ") + (i >= a.size() ? "recorded" : "repeated") +
+                          " run ends after " + std::to_string(i) + " lines, the other goes on with " +
+                          describe(i >= a.size() ? b[i] : a[i]);
       return result;
     }
     if (a[i] != b[i]) {

@@ -1,7 +1,8 @@
 // What a run was and what it computed, so that it can be run again and compared bit for bit.
 //
 //   {run}/manifest.json   versions, instruction set, seeds, data hashes, the effective configuration
-//   {run}/digest.jsonl    one line a step: the bits of loss and gradient norm; at the end a hash of the weights
+//   {run}/digest.jsonl    one line a step: the bits of loss and gradient norm; at the end a hash of the
+//   weights
 //
 // The number of threads is not in it: it changes nothing.
 #pragma once
@@ -34,7 +35,8 @@ struct RunManifest {
   static RunManifest from_json(const Json& value, const std::string& where);
 };
 
-/// SHA-256 over the sorted names and SHA-256 of the weight and config files of a model (a directory or .gguf file).
+/// SHA-256 over the sorted names and SHA-256 of the weight and config files of a model (a directory or .gguf
+/// file).
 std::string model_files_hash(const std::string& model_path);
 
 /// SHA-256 over the names and bytes of all trained tensors, in order.
@@ -54,8 +56,8 @@ class DigestWriter {
 
 struct DigestComparison {
   bool equal = false;
-  int64_t steps = 0;        // compared
-  std::string difference;   // the first, for people; "" when equal
+  int64_t steps = 0;       // compared
+  std::string difference;  // the first, for people; "" when equal
 };
 /// Compares two digest files line by line.
 DigestComparison compare_digests(const std::string& recorded, const std::string& repeated);

@@ -90,12 +90,14 @@ const Registry<Metric>::Add loss_metric{
     {.name = "LossMetric", .help = "`loss` (a mean), or `loss_sum` for a sum loss."},
     [](const Options&) { return std::make_unique<LossMetric>(); }};
 const Registry<Metric>::Add accuracy{
-    {.name = "Accuracy", .help = "`accuracy`: share of the trained tokens that are the model's most likely ones."},
+    {.name = "Accuracy",
+     .help = "`accuracy`: share of the trained tokens that are the model's most likely ones."},
     [](const Options&) { return std::make_unique<Accuracy>(); }};
 const Registry<Metric>::Add train_metric{
     {.name = "TrainMetric",
-     .help = "`iters`, `learning_rate` used, `grad_norm` before clipping, `tokens_per_second`, `tokens_seen`, "
-             "`skipped_steps`, `seconds`."},
+     .help =
+         "`iters`, `learning_rate` used, `grad_norm` before clipping, `tokens_per_second`, `tokens_seen`, "
+         "`skipped_steps`, `seconds`."},
     [](const Options&) { return std::make_unique<TrainMetric>(); }};
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Metrics: numbers about a run, gathered while it trains or evaluates. Components of kind "metric". Not thread-safe.
+// Metrics: numbers about a run, gathered while it trains or evaluates. Components of kind "metric". Not
+// thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,9 +21,9 @@ namespace twinkle {
 struct PassRecord {
   const LossInput& input;
   const LossOutput& output;
-  at::Tensor argmax_S;   // int32 most likely tokens; undefined unless some metric asked
+  at::Tensor argmax_S;     // int32 most likely tokens; undefined unless some metric asked
   int64_t num_tokens = 0;  // tokens that went through the model
-  bool divides = true;   // Loss::divides()
+  bool divides = true;     // Loss::divides()
 };
 
 /// One optimizer step.

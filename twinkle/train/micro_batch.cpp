@@ -10,18 +10,19 @@
 namespace twinkle {
 namespace {
 
-void check_extra(const std::string& name, const std::vector<std::vector<float>>& lists, std::span<const InputFeature> features) {
+void check_extra(const std::string& name, const std::vector<std::vector<float>>& lists,
+                 std::span<const InputFeature> features) {
   if (lists.size() != features.size()) {
-    throw invalid_argument("[batch] '" + name + "' has values for " + std::to_string(lists.size()) + " sequences, needed " +
-                           std::to_string(features.size()));
+    throw invalid_argument("[batch] '" + name + "' has values for " + std::to_string(lists.size()) +
+                           " sequences, needed " + std::to_string(features.size()));
   }
   for (size_t i = 0; i < lists.size(); ++i) {
     const size_t size = lists[i].size(), tokens = features[i].input_ids.size();
     const auto trained = static_cast<size_t>(features[i].num_trained());
     if (size == 1 || size == tokens || size == trained) continue;
-    throw invalid_argument("[batch] " + sequence_place(features, static_cast<int64_t>(i)) + ": '" + name + "' has " +
-                           std::to_string(size) + " values, needed 1, " + std::to_string(tokens) + " (tokens) or " +
-                           std::to_string(trained) + " (scored targets)");
+    throw invalid_argument("[batch] " + sequence_place(features, static_cast<int64_t>(i)) + ": '" + name +
+                           "' has " + std::to_string(size) + " values, needed 1, " + std::to_string(tokens) +
+                           " (tokens) or " + std::to_string(trained) + " (scored targets)");
   }
 }
 
@@ -29,8 +30,9 @@ void check_ids(std::span<const int32_t> ids, bool labels, int64_t vocab_size, co
   for (size_t t = 0; t < ids.size(); ++t) {
     if (labels && ids[t] == kIgnoreIndex) continue;
     if (ids[t] < 0 || ids[t] >= vocab_size) {
-      throw invalid_argument("[batch] " + place + ": " + (labels ? "label " : "token ") + std::to_string(ids[t]) +
-                             " at position " + std::to_string(t) + " is not in the vocabulary of " + std::to_string(vocab_size));
+      throw invalid_argument("[batch] " + place + ": " + (labels ? "label " : "token ") +
+                             std::to_string(ids[t]) + " at position " + std::to_string(t) +
+                             " is not in the vocabulary of " + std::to_string(vocab_size));
     }
   }
 }
@@ -41,7 +43,8 @@ std::vector<int64_t> layout(std::span<const InputFeature> features, PackingOrder
   if (packing == PackingOrder::kReversed) std::reverse(order.begin(), order.end());
   if (packing == PackingOrder::kLongestFirst) {
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return features[static_cast<size_t>(a)].input_ids.size() > features[static_cast<size_t>(b)].input_ids.size();
+      return features[static_cast<size_t>(a)].input_ids.size() >
+             features[static_cast<size_t>(b)].input_ids.size();
     });
   }
   return order;
@@ -73,8 +76,8 @@ void check_features(std::span<const InputFeature> features, const Extras& extras
   for (const auto& [name, lists] : extras) check_extra(name, lists, features);
 }
 
-MicroBatch make_micro_batch(std::span<const InputFeature> features, const Extras& extras, int64_t begin, int64_t end,
-                            int64_t first_order, PackingOrder packing) {
+MicroBatch make_micro_batch(std::span<const InputFeature> features, const Extras& extras, int64_t begin,
+                            int64_t end, int64_t first_order, PackingOrder packing) {
   MicroBatch micro{.begin = begin, .end = end};
   const auto part = features.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   const auto order = layout(part, packing);
@@ -127,7 +130,9 @@ MicroBatch make_micro_batch(std::span<const InputFeature> features, const Extras
       weights[s] = f.weights.empty() ? 1.0f : f.weights[t];
       for (const auto& [name, lists] : extras) {
         const auto& list = lists[static_cast<size_t>(begin) + i];
-        values[name][s] = list.size() == f.labels.size() ? list[t] : list.size() == 1 ? list[0] : list[scored];
+        values[name][s] = list.size() == f.labels.size() ? list[t]
+                          : list.size() == 1             ? list[0]
+                                                         : list[scored];
       }
       ++scored;
       ++s;
@@ -159,7 +164,8 @@ LossInput join_inputs(std::span<const LossInput> parts) {
   return all;
 }
 
-at::Tensor rows_of(const at::Tensor& joined_S, const std::vector<int64_t>& cu_scored, int64_t begin, int64_t end) {
+at::Tensor rows_of(const at::Tensor& joined_S, const std::vector<int64_t>& cu_scored, int64_t begin,
+                   int64_t end) {
   if (!joined_S.defined()) return {};
   const int64_t from = cu_scored[static_cast<size_t>(begin)];
   return joined_S.narrow(0, from, cu_scored[static_cast<size_t>(end)] - from).contiguous();

@@ -40,7 +40,8 @@ void Optimizer::attach(const std::vector<TrainedTensor>& params) {
 void Optimizer::step(std::vector<TrainedTensor>& params, const StepHyper& hyper) {
   check(hyper);
   if (!std::isfinite(hyper.lr) || hyper.lr < 0) {
-    throw invalid_argument("[optimizer] learning rate must be a finite number >= 0, got " + std::to_string(hyper.lr));
+    throw invalid_argument("[optimizer] learning rate must be a finite number >= 0, got " +
+                           std::to_string(hyper.lr));
   }
   attach(params);
   ++steps_;
@@ -51,21 +52,27 @@ std::vector<Optimizer::StateTensor> Optimizer::state() const {
   std::vector<StateTensor> list;
   const auto slot_names = slots();
   for (size_t i = 0; i < states_.size(); ++i) {
-    for (size_t k = 0; k < slot_names.size(); ++k) list.push_back({slot_names[k] + "." + names_[i], states_[i][k]});
+    for (size_t k = 0; k < slot_names.size(); ++k)
+      list.push_back({slot_names[k] + "." + names_[i], states_[i][k]});
   }
   return list;
 }
 
 void Optimizer::load_state(const std::vector<StateTensor>& given, int64_t steps_taken) {
-  if (steps_taken < 0) throw invalid_argument("[optimizer] step count must be >= 0, got " + std::to_string(steps_taken));
+  if (steps_taken < 0)
+    throw invalid_argument("[optimizer] step count must be >= 0, got " + std::to_string(steps_taken));
   const auto mine = state();
   std::vector<const at::Tensor*> from(mine.size(), nullptr);
   for (const auto& entry : given) {
-    const auto found = std::find_if(mine.begin(), mine.end(), [&](const auto& m) { return m.name == entry.name; });
-    if (found == mine.end()) throw invalid_argument("[optimizer] state has '" + entry.name + "', which " + name_ + " does not use here");
+    const auto found =
+        std::find_if(mine.begin(), mine.end(), [&](const auto& m) { return m.name == entry.name; });
+    if (found == mine.end())
+      throw invalid_argument("[optimizer] state has '" + entry.name + "', which " + name_ +
+                             " does not use here");
     if (found->value.numel() != entry.value.numel()) {
-      throw invalid_argument("[optimizer] state '" + entry.name + "' has " + std::to_string(entry.value.numel()) +
-                             " elements, needed " + std::to_string(found->value.numel()));
+      throw invalid_argument("[optimizer] state '" + entry.name + "' has " +
+                             std::to_string(entry.value.numel()) + " elements, needed " +
+                             std::to_string(found->value.numel()));
     }
     from[static_cast<size_t>(found - mine.begin())] = &entry.value;
   }

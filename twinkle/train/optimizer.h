@@ -68,7 +68,8 @@ class Optimizer {
   /// Refuses what this optimizer has no use for.
   virtual void check(const StepHyper& hyper) const = 0;
   /// Updates one parameter; `step` is 1 for the first.
-  virtual void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper, int64_t step) = 0;
+  virtual void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper,
+                      int64_t step) = 0;
 
  private:
   std::string name_;
@@ -78,7 +79,8 @@ class Optimizer {
   std::vector<std::vector<at::Tensor>> states_;  // [parameter][slot]
 };
 
-/// Sum of squares of all gradients in fp64, in list order, each over fixed blocks: the bits depend on no thread.
+/// Sum of squares of all gradients in fp64, in list order, each over fixed blocks: the bits depend on no
+/// thread.
 double gradient_sum_of_squares(const std::vector<TrainedTensor>& params);
 /// Largest magnitude of all gradients; NaN if any is NaN.
 double gradient_max_abs(const std::vector<TrainedTensor>& params);

@@ -37,23 +37,27 @@ int64_t arena_peak(const PlanInput& in) {
   if (c.qk_norm) saved += rows(Q) + rows(c.num_heads) + rows(KV) + rows(c.num_kv_heads);
 
   const int64_t low = in.lora_modules_per_layer > 0 ? rows(R) : 0;
-  const int64_t drop_k = in.lora_dropout ? rows(K) : 0, drop_f = in.lora_dropout ? rows(F) : 0, drop_q = in.lora_dropout ? rows(Q) : 0;
+  const int64_t drop_k = in.lora_dropout ? rows(K) : 0, drop_f = in.lora_dropout ? rows(F) : 0,
+                drop_q = in.lora_dropout ? rows(Q) : 0;
   const int64_t forward_scratch = std::max(rows(K) + drop_k, rows(F) + drop_f);
   const int64_t mlp = rows(F) + std::max(rows(F) + low + drop_f, 2 * rows(K) + low + drop_k);
-  const int64_t attention = rows(Q) + std::max(low + drop_q, rows(Q) + 2 * rows(KV) + 2 * rows(K) + low + drop_k);
+  const int64_t attention =
+      rows(Q) + std::max(low + drop_q, rows(Q) + 2 * rows(KV) + 2 * rows(K) + low + drop_k);
   const int64_t backward_scratch = std::max(mlp, attention) + (in.recompute ? saved : 0);
 
   const int64_t inputs = rows(K) * (L + 1);
-  const int64_t top = rows(1) + rows(K) + 2 * rounded(S * K);           // last norm, hidden, scored rows and their gradient
+  const int64_t top =
+      rows(1) + rows(K) + 2 * rounded(S * K);  // last norm, hidden, scored rows and their gradient
   const int64_t kept = inputs + (in.recompute ? 0 : L * saved);
-  const int64_t in_backward = kept + top + 2 * rows(K) + std::max(backward_scratch, in.recompute ? saved + forward_scratch : 0);
+  const int64_t in_backward =
+      kept + top + 2 * rows(K) + std::max(backward_scratch, in.recompute ? saved + forward_scratch : 0);
   const int64_t in_forward = kept + forward_scratch + (in.recompute ? saved : 0);
   return std::max(in_backward, in_forward);
 }
 
 // What kernels keep for themselves during a pass, per thread or per token.
 int64_t kernel_scratch(const PlanInput& in) {
-  const int64_t head_block = 64 << 20;                                       // logits of a block of rows, at most
+  const int64_t head_block = 64 << 20;  // logits of a block of rows, at most
   const int64_t logits = std::min<int64_t>(head_block, in.scored * in.config.vocab_size * 4);
   const int64_t attention_delta = in.tokens * in.config.num_heads * 4;
   return logits + attention_delta + in.tokens * 64 + num_threads() * (int64_t{4} << 20);
@@ -92,7 +96,8 @@ std::string group_path(const std::string& controller) {
 // What the control groups above this process still allow; a page cache that can be dropped counts as free.
 std::optional<int64_t> group_memory_left() {
   std::optional<int64_t> left;
-  const auto look = [&](std::string path, const std::string& root, const char* limit, const char* used, const char* cache) {
+  const auto look = [&](std::string path, const std::string& root, const char* limit, const char* used,
+                        const char* cache) {
     for (;;) {
       const std::string folder = root + path;
       const auto max = number_of(folder + "/" + limit), now = number_of(folder + "/" + used);
@@ -102,7 +107,8 @@ std::optional<int64_t> group_memory_left() {
           const std::string stat = read_file(folder + "/memory.stat");
           const size_t at = stat.find(std::string(cache) + " ");
           if (at != std::string::npos) {
-            std::from_chars(stat.data() + at + std::string(cache).size() + 1, stat.data() + stat.size(), droppable);
+            std::from_chars(stat.data() + at + std::string(cache).size() + 1, stat.data() + stat.size(),
+                            droppable);
           }
         }
         const int64_t here = *max - *now + droppable;
@@ -113,7 +119,8 @@ std::optional<int64_t> group_memory_left() {
     }
   };
   look(group_path(""), "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file");
-  look(group_path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+  look(group_path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+       "total_inactive_file");
   return left;
 }
 
@@ -197,14 +204,17 @@ PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompu
   in.process_bytes = 1;  // what runs already is not asked for again
   in.full = group.adapter() == nullptr;
   for (const auto& parameter : model.parameters()) {
-    if (parameter.is_matrix()) in.weight_bytes = static_cast<int64_t>(c10::elementSize(parameter.matrix.dtype()));
+    if (parameter.is_matrix())
+      in.weight_bytes = static_cast<int64_t>(c10::elementSize(parameter.matrix.dtype()));
   }
   if (Adapter* adapter = group.adapter()) {
     in.lora_parameters = adapter->num_parameters();
     in.lora_dropout = adapter->config().lora_dropout > 0;
-    for (const auto& module : adapter->modules()) in.lora_rank = std::max(in.lora_rank, module.slot.a_rK.size(0));
+    for (const auto& module : adapter->modules())
+      in.lora_rank = std::max(in.lora_rank, module.slot.a_rK.size(0));
     const int64_t layers = std::max<int64_t>(1, in.config.num_layers);
-    in.lora_modules_per_layer = std::min<int64_t>(7, (static_cast<int64_t>(adapter->modules().size()) + layers - 1) / layers);
+    in.lora_modules_per_layer =
+        std::min<int64_t>(7, (static_cast<int64_t>(adapter->modules().size()) + layers - 1) / layers);
   }
   const int64_t available = available_memory_bytes();
   MemoryPlan plan;
@@ -215,16 +225,20 @@ PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompu
     int64_t there = model.arena().reserved_bytes();
     for (const auto& item : plan.items) {
       if (item.name == "frozen weights") there += item.bytes;
-      if (item.name == "weights (fp32)") there += group.prepared() ? item.bytes : item.bytes / 4 * in.weight_bytes;
-      if (group.prepared() && (item.name.find("gradients") != std::string::npos || item.name == "optimizer state")) there += item.bytes;
+      if (item.name == "weights (fp32)")
+        there += group.prepared() ? item.bytes : item.bytes / 4 * in.weight_bytes;
+      if (group.prepared() &&
+          (item.name.find("gradients") != std::string::npos || item.name == "optimizer state"))
+        there += item.bytes;
     }
     if (!check || plan.peak_bytes - there <= available) return {recompute, plan.arena_bytes};
   }
-  throw exhausted("[memory] training with passes of " + std::to_string(tokens) + " tokens does not fit: " + bytes_text(available) +
-                  " are available\n" + plan.to_text() +
+  throw exhausted("[memory] training with passes of " + std::to_string(tokens) +
+                  " tokens does not fit: " + bytes_text(available) + " are available\n" + plan.to_text() +
                   "Shorter sequences (max_length), a smaller micro_batch_tokens" +
                   (policy == Recompute::kNever ? ", recomputation (gradient_checkpointing)" : "") +
-                  (in.full ? ", LoRA instead of full training" : ", a smaller rank") + " or more memory would help.");
+                  (in.full ? ", LoRA instead of full training" : ", a smaller rank") +
+                  " or more memory would help.");
 }
 
 }  // namespace twinkle

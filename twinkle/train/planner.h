@@ -1,6 +1,6 @@
-// How much memory a training run takes at its peak, from the model's shapes and the run's options, before anything is
-// allocated. Follows what the layers take from the arena, tensor by tensor. Pure functions; docs/memory.md compares
-// with measured peaks.
+// How much memory a training run takes at its peak, from the model's shapes and the run's options, before
+// anything is allocated. Follows what the layers take from the arena, tensor by tensor. Pure functions;
+// docs/memory.md compares with measured peaks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace twinkle {
 class TrainGroup;
 
 enum class Recompute {
-  kAuto,    // when a pass would not fit into memory otherwise
+  kAuto,  // when a pass would not fit into memory otherwise
   kNever,
   kAlways,
 };
@@ -29,12 +29,12 @@ struct PlanInput {
   int64_t lora_rank = 0;               // the largest
   int64_t lora_modules_per_layer = 0;  // adapted linears of a layer, at most 7
   bool lora_dropout = false;
-  int64_t optimizer_bytes = 8;         // state bytes of a trained element
-  int64_t tokens = 2048;               // of the largest pass
-  int64_t scored = 2048;               // scored tokens of that pass
+  int64_t optimizer_bytes = 8;  // state bytes of a trained element
+  int64_t tokens = 2048;        // of the largest pass
+  int64_t scored = 2048;        // scored tokens of that pass
   bool recompute = false;
-  int64_t data_bytes = 0;              // encoded rows and tokenizer
-  int64_t process_bytes = 0;           // what the program takes before a model is loaded; 0: what this one takes now
+  int64_t data_bytes = 0;     // encoded rows and tokenizer
+  int64_t process_bytes = 0;  // what the program takes before a model is loaded; 0: what this one takes now
 };
 
 struct MemoryPlan {
@@ -65,8 +65,8 @@ struct PassPlan {
   int64_t arena_bytes = 0;
 };
 
-/// Plans passes of up to `tokens` tokens. With `check`, `exhausted` with the whole plan when it would not fit in any
-/// way the policy allows. Nothing is allocated.
+/// Plans passes of up to `tokens` tokens. With `check`, `exhausted` with the whole plan when it would not fit
+/// in any way the policy allows. Nothing is allocated.
 PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check = true);
 
 }  // namespace twinkle

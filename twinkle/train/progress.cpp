@@ -19,12 +19,14 @@ namespace {
 std::string lines_up_to(const std::string& text, int64_t step) {
   std::string kept;
   size_t begin = 0;
-  for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
+  for (size_t end = text.find('\n'); end != std::string::npos;
+       begin = end + 1, end = text.find('\n', begin)) {
     const std::string line = text.substr(begin, end - begin);
     const Json value = Json::parse(line, nullptr, false);
     if (!value.is_object()) continue;
     const auto found = value.find("step");
-    if (found != value.end() && found->is_number() && found->get<double>() > static_cast<double>(step)) continue;
+    if (found != value.end() && found->is_number() && found->get<double>() > static_cast<double>(step))
+      continue;
     kept += line + "\n";
   }
   return kept;
@@ -69,7 +71,8 @@ void JsonlWriter::write(const Json& line) {
 }
 
 std::string progress_text(int64_t step, int64_t total_steps, const Json& m) {
-  std::string text = "step " + std::to_string(step) + (total_steps > 0 ? "/" + std::to_string(total_steps) : "");
+  std::string text =
+      "step " + std::to_string(step) + (total_steps > 0 ? "/" + std::to_string(total_steps) : "");
   const auto add = [&](const char* key, const char* pattern, double scale = 1.0) {
     const auto found = m.find(key);
     if (found != m.end() && found->is_number()) text += "  " + format(pattern, found->get<double>() * scale);
@@ -90,7 +93,8 @@ void ProgressLine::update(int64_t step, int64_t total_steps, const Json& metrics
   if (first_step_ < 0) first_step_ = step - 1;
   if (total_steps > 0 && step > first_step_) {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    text += "  left " + clock_text(spent / static_cast<double>(step - first_step_) * static_cast<double>(total_steps - step));
+    text += "  left " + clock_text(spent / static_cast<double>(step - first_step_) *
+                                   static_cast<double>(total_steps - step));
   }
   std::fprintf(out_, live_ ? "\r\033[K%s" : "%s\n", text.c_str());
   std::fflush(out_);
@@ -117,7 +121,9 @@ namespace {
 class Canvas {
  public:
   Canvas(int64_t width, int64_t height, bool ascii)
-      : ascii_(ascii), columns_(width * (ascii ? 1 : 2)), rows_(height * (ascii ? 1 : 4)),
+      : ascii_(ascii),
+        columns_(width * (ascii ? 1 : 2)),
+        rows_(height * (ascii ? 1 : 4)),
         dots_(static_cast<size_t>(columns_ * rows_), false) {}
 
   int64_t columns() const { return columns_; }
@@ -193,7 +199,10 @@ std::string line_chart(std::span<const double> values, const ChartOptions& optio
   }
   for (int64_t row = 0; row < options.height; ++row) {
     const bool top = row == 0, bottom = row + 1 == options.height;
-    text += (top ? axis_label(high) : bottom ? axis_label(low) : std::string(8, ' ')) + (options.ascii ? " |" : " \u2502");
+    text += (top      ? axis_label(high)
+             : bottom ? axis_label(low)
+                      : std::string(8, ' ')) +
+            (options.ascii ? " |" : " \u2502");
     text += canvas.line(row) + "\n";
   }
   const std::string first = "1", end = std::to_string(count);

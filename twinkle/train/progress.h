@@ -1,5 +1,5 @@
-// What a person and a program see of a running job: one JSON line a report, a live line on a terminal, a chart of the
-// loss. Not thread-safe.
+// What a person and a program see of a running job: one JSON line a report, a live line on a terminal, a
+// chart of the loss. Not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ namespace twinkle {
 /// Appends objects to a file, one a line, each flushed to the system at once.
 class JsonlWriter {
  public:
-  /// Opens for appending. Lines whose "step" is above `keep_up_to_step` are dropped first (a run resumed from there
-  /// would repeat them); a torn last line is dropped too. 0 begins anew.
+  /// Opens for appending. Lines whose "step" is above `keep_up_to_step` are dropped first (a run resumed from
+  /// there would repeat them); a torn last line is dropped too. 0 begins anew.
   JsonlWriter(const std::string& path, int64_t keep_up_to_step);
   ~JsonlWriter();
   JsonlWriter(const JsonlWriter&) = delete;
@@ -55,8 +55,8 @@ struct ChartOptions {
   bool ascii = false;               // '*' instead of Unicode braille
 };
 
-/// A line chart of `values` over their index, with the range of both axes; values that are not finite are left out.
-/// Returns lines ending in '\n', or one that says there is nothing to draw.
+/// A line chart of `values` over their index, with the range of both axes; values that are not finite are
+/// left out. Returns lines ending in '\n', or one that says there is nothing to draw.
 std::string line_chart(std::span<const double> values, const ChartOptions& options = {});
 
 }  // namespace twinkle

@@ -1,9 +1,9 @@
 // Learning-rate schedules. Components of kind "scheduler", under torch's and upstream's names.
 //
-// A schedule is a pure function of the base rate and the number of optimizer steps taken, so its whole state is one
-// integer and a resumed run continues exactly. Values are those of torch.optim.lr_scheduler and
-// transformers.optimization, with one deliberate difference: a cosine stays at its floor once it has ended, where
-// theirs climbs again; `after_end: "rebound"` gives theirs.
+// A schedule is a pure function of the base rate and the number of optimizer steps taken, so its whole state
+// is one integer and a resumed run continues exactly. Values are those of torch.optim.lr_scheduler and
+// transformers.optimization, with one deliberate difference: a cosine stays at its floor once it has ended,
+// where theirs climbs again; `after_end: "rebound"` gives theirs.
 #pragma once
 
 #include <cstdint>

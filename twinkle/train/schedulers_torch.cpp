@@ -14,24 +14,36 @@ using Formula = std::function<double(double base, double t)>;
 class ClosedForm : public LRScheduler {
  public:
   explicit ClosedForm(Formula formula) : formula_(std::move(formula)) {}
-  double lr(double base_lr, int64_t step) const override { return formula_(base_lr, static_cast<double>(step)); }
+  double lr(double base_lr, int64_t step) const override {
+    return formula_(base_lr, static_cast<double>(step));
+  }
 
  private:
   Formula formula_;
 };
 
-std::unique_ptr<LRScheduler> closed_form(Formula formula) { return std::make_unique<ClosedForm>(std::move(formula)); }
+std::unique_ptr<LRScheduler> closed_form(Formula formula) {
+  return std::make_unique<ClosedForm>(std::move(formula));
+}
 
 ParamSpec number(std::string name, Json value, std::string help, std::optional<double> min = {}) {
   const bool required = value.is_null();
-  return {.name = std::move(name), .type = ParamType::kFloat, .default_value = std::move(value), .help = std::move(help),
-          .required = required, .min = min};
+  return {.name = std::move(name),
+          .type = ParamType::kFloat,
+          .default_value = std::move(value),
+          .help = std::move(help),
+          .required = required,
+          .min = min};
 }
 
 ParamSpec count(std::string name, Json value, std::string help) {
   const bool required = value.is_null();
-  return {.name = std::move(name), .type = ParamType::kInt, .default_value = std::move(value), .help = std::move(help),
-          .required = required, .min = 1.0};
+  return {.name = std::move(name),
+          .type = ParamType::kInt,
+          .default_value = std::move(value),
+          .help = std::move(help),
+          .required = required,
+          .min = 1.0};
 }
 
 const Registry<LRScheduler>::Add constant{
@@ -48,16 +60,20 @@ const Registry<LRScheduler>::Add linear{
     {.name = "LinearLR",
      .help = "From base * start_factor to base * end_factor in total_iters equal steps.",
      .params = {number("start_factor", 1.0 / 3.0, "share of the base rate at the start", 0.0),
-                number("end_factor", 1.0, "share at the end", 0.0), count("total_iters", 5, "steps from start to end")}},
+                number("end_factor", 1.0, "share at the end", 0.0),
+                count("total_iters", 5, "steps from start to end")}},
     [](const Options& o) {
-      const double start = o.get_float("start_factor"), end = o.get_float("end_factor"), total = o.get_float("total_iters");
-      return closed_form([=](double base, double t) { return base * (start + (end - start) * std::min(total, t) / total); });
+      const double start = o.get_float("start_factor"), end = o.get_float("end_factor"),
+                   total = o.get_float("total_iters");
+      return closed_form(
+          [=](double base, double t) { return base * (start + (end - start) * std::min(total, t) / total); });
     }};
 
 const Registry<LRScheduler>::Add step{
     {.name = "StepLR",
      .help = "Multiplied by gamma every step_size steps.",
-     .params = {count("step_size", nullptr, "steps between changes"), number("gamma", 0.1, "factor of each change", 0.0)}},
+     .params = {count("step_size", nullptr, "steps between changes"),
+                number("gamma", 0.1, "factor of each change", 0.0)}},
     [](const Options& o) {
       const double size = o.get_float("step_size"), gamma = o.get_float("gamma");
       return closed_form([=](double base, double t) { return base * std::pow(gamma, std::floor(t / size)); });
@@ -66,13 +82,18 @@ const Registry<LRScheduler>::Add step{
 const Registry<LRScheduler>::Add multi_step{
     {.name = "MultiStepLR",
      .help = "Multiplied by gamma at each milestone.",
-     .params = {{.name = "milestones", .type = ParamType::kIntList, .help = "step numbers", .required = true, .min = 0.0},
+     .params = {{.name = "milestones",
+                 .type = ParamType::kIntList,
+                 .help = "step numbers",
+                 .required = true,
+                 .min = 0.0},
                 number("gamma", 0.1, "factor of each change", 0.0)}},
     [](const Options& o) {
       const auto milestones = o.get("milestones").get<std::vector<double>>();
       const double gamma = o.get_float("gamma");
       return closed_form([=](double base, double t) {
-        const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](double m) { return m <= t; });
+        const auto passed =
+            std::count_if(milestones.begin(), milestones.end(), [&](double m) { return m <= t; });
         return base * std::pow(gamma, static_cast<double>(passed));
       });
     }};
@@ -92,13 +113,15 @@ const Registry<LRScheduler>::Add polynomial{
      .params = {count("total_iters", 5, "steps to 0"), number("power", 1.0, "1: a straight line", 0.0)}},
     [](const Options& o) {
       const double total = o.get_float("total_iters"), power = o.get_float("power");
-      return closed_form([=](double base, double t) { return base * std::pow(1.0 - std::min(total, t) / total, power); });
+      return closed_form(
+          [=](double base, double t) { return base * std::pow(1.0 - std::min(total, t) / total, power); });
     }};
 
 const Registry<LRScheduler>::Add cosine{
     {.name = "CosineAnnealingLR",
      .help = "Half a cosine from base to eta_min in T_max steps; then it stays at eta_min.",
-     .params = {count("T_max", nullptr, "steps from base to eta_min"), number("eta_min", 0.0, "the floor", 0.0),
+     .params = {count("T_max", nullptr, "steps from base to eta_min"),
+                number("eta_min", 0.0, "the floor", 0.0),
                 {.name = "after_end",
                  .type = ParamType::kString,
                  .default_value = "hold",
@@ -116,8 +139,8 @@ const Registry<LRScheduler>::Add cosine{
 const Registry<LRScheduler>::Add restarts{
     {.name = "CosineAnnealingWarmRestarts",
      .help = "Half a cosine over T_0 steps, then again from the top, each time T_mult times longer.",
-     .params = {count("T_0", nullptr, "steps of the first fall"), count("T_mult", 1, "growth of each next one"),
-                number("eta_min", 0.0, "the floor", 0.0)}},
+     .params = {count("T_0", nullptr, "steps of the first fall"),
+                count("T_mult", 1, "growth of each next one"), number("eta_min", 0.0, "the floor", 0.0)}},
     [](const Options& o) {
       const double t_0 = o.get_float("T_0"), t_mult = o.get_float("T_mult"), floor = o.get_float("eta_min");
       return closed_form([=](double base, double t) {

@@ -1,6 +1,6 @@
-// The schedules with warm-up of upstream and transformers.optimization: the rate climbs from 0 to the base over
-// num_warmup_steps, then falls over the rest of num_training_steps. As there, the very first step of a warm-up has
-// rate 0.
+// The schedules with warm-up of upstream and transformers.optimization: the rate climbs from 0 to the base
+// over num_warmup_steps, then falls over the rest of num_training_steps. As there, the very first step of a
+// warm-up has rate 0.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -16,7 +16,8 @@ using Decay = std::function<double(double progress)>;
 
 class Warmup : public LRScheduler {
  public:
-  Warmup(double warmup, double total, Decay decay) : warmup_(warmup), total_(total), decay_(std::move(decay)) {}
+  Warmup(double warmup, double total, Decay decay)
+      : warmup_(warmup), total_(total), decay_(std::move(decay)) {}
 
   double lr(double base_lr, int64_t step) const override {
     const auto t = static_cast<double>(step);
@@ -32,29 +33,41 @@ class Warmup : public LRScheduler {
 std::unique_ptr<LRScheduler> make(const Options& o, Decay decay) {
   const double warmup = o.get_float("num_warmup_steps"), total = o.get_float("num_training_steps");
   if (warmup > total) {
-    throw invalid_argument("[scheduler] 'num_warmup_steps' (" + std::to_string(o.get_int("num_warmup_steps")) +
-                           ") is more than 'num_training_steps' (" + std::to_string(o.get_int("num_training_steps")) + ")");
+    throw invalid_argument(
+        "[scheduler] 'num_warmup_steps' (" + std::to_string(o.get_int("num_warmup_steps")) +
+        ") is more than 'num_training_steps' (" + std::to_string(o.get_int("num_training_steps")) + ")");
   }
   return std::make_unique<Warmup>(warmup, total, std::move(decay));
 }
 
 std::vector<ParamSpec> params(std::vector<ParamSpec> more = {}) {
-  std::vector<ParamSpec> list = {
-      {.name = "num_warmup_steps", .type = ParamType::kInt, .default_value = 0, .help = "steps of the climb", .min = 0.0},
-      {.name = "num_training_steps", .type = ParamType::kInt, .help = "optimizer steps of the whole run", .required = true, .min = 1.0}};
+  std::vector<ParamSpec> list = {{.name = "num_warmup_steps",
+                                  .type = ParamType::kInt,
+                                  .default_value = 0,
+                                  .help = "steps of the climb",
+                                  .min = 0.0},
+                                 {.name = "num_training_steps",
+                                  .type = ParamType::kInt,
+                                  .help = "optimizer steps of the whole run",
+                                  .required = true,
+                                  .min = 1.0}};
   for (auto& spec : more) list.push_back(std::move(spec));
   return list;
 }
 
-const Registry<LRScheduler>::Add constant{
-    {.name = "ConstantWarmupScheduler",
-     .help = "Warm-up, then the base rate for ever.",
-     .params = {{.name = "num_warmup_steps", .type = ParamType::kInt, .default_value = 0, .help = "steps of the climb", .min = 0.0}},
-     .aliases = {"constant", "constant_with_warmup"}},
-    [](const Options& o) {
-      const double warmup = o.get_float("num_warmup_steps");
-      return std::make_unique<Warmup>(warmup, warmup + 1, [](double) { return 1.0; });
-    }};
+const Registry<LRScheduler>::Add constant{{.name = "ConstantWarmupScheduler",
+                                           .help = "Warm-up, then the base rate for ever.",
+                                           .params = {{.name = "num_warmup_steps",
+                                                       .type = ParamType::kInt,
+                                                       .default_value = 0,
+                                                       .help = "steps of the climb",
+                                                       .min = 0.0}},
+                                           .aliases = {"constant", "constant_with_warmup"}},
+                                          [](const Options& o) {
+                                            const double warmup = o.get_float("num_warmup_steps");
+                                            return std::make_unique<Warmup>(warmup, warmup + 1,
+                                                                            [](double) { return 1.0; });
+                                          }};
 
 const Registry<LRScheduler>::Add linear{
     {.name = "LinearWarmupScheduler",
@@ -66,7 +79,11 @@ const Registry<LRScheduler>::Add linear{
 const Registry<LRScheduler>::Add cosine{
     {.name = "CosineWarmupScheduler",
      .help = "Warm-up, then a cosine; half a cycle ends at 0 and stays there.",
-     .params = params({{.name = "num_cycles", .type = ParamType::kFloat, .default_value = 0.5, .help = "0.5: from base to 0 once", .min = 0.0},
+     .params = params({{.name = "num_cycles",
+                        .type = ParamType::kFloat,
+                        .default_value = 0.5,
+                        .help = "0.5: from base to 0 once",
+                        .min = 0.0},
                        {.name = "after_end",
                         .type = ParamType::kString,
                         .default_value = "hold",
@@ -85,7 +102,8 @@ const Registry<LRScheduler>::Add cosine{
 const Registry<LRScheduler>::Add restarts{
     {.name = "CosineWithRestartsScheduler",
      .help = "Warm-up, then num_cycles half cosines, each from the base rate to 0; 0 once ended.",
-     .params = params({{.name = "num_cycles", .type = ParamType::kInt, .default_value = 1, .help = "falls", .min = 1.0}}),
+     .params = params(
+         {{.name = "num_cycles", .type = ParamType::kInt, .default_value = 1, .help = "falls", .min = 1.0}}),
      .aliases = {"cosine_with_restarts"}},
     [](const Options& o) {
       const double cycles = o.get_float("num_cycles");
@@ -113,16 +131,25 @@ class PolynomialWarmup : public LRScheduler {
   double warmup_, total_, lr_end_, power_;
 };
 
-const Registry<LRScheduler>::Add polynomial{
-    {.name = "PolynomialWarmupScheduler",
-     .help = "Warm-up, then down to lr_end by a power.",
-     .params = params({{.name = "lr_end", .type = ParamType::kFloat, .default_value = 1e-7, .help = "rate at the end", .min = 0.0},
-                       {.name = "power", .type = ParamType::kFloat, .default_value = 1.0, .help = "1: a straight line", .min = 0.0}}),
-     .aliases = {"polynomial"}},
-    [](const Options& o) {
-      return std::make_unique<PolynomialWarmup>(o.get_float("num_warmup_steps"), o.get_float("num_training_steps"),
-                                                o.get_float("lr_end"), o.get_float("power"));
-    }};
+const Registry<LRScheduler>::Add polynomial{{.name = "PolynomialWarmupScheduler",
+                                             .help = "Warm-up, then down to lr_end by a power.",
+                                             .params = params({{.name = "lr_end",
+                                                                .type = ParamType::kFloat,
+                                                                .default_value = 1e-7,
+                                                                .help = "rate at the end",
+                                                                .min = 0.0},
+                                                               {.name = "power",
+                                                                .type = ParamType::kFloat,
+                                                                .default_value = 1.0,
+                                                                .help = "1: a straight line",
+                                                                .min = 0.0}}),
+                                             .aliases = {"polynomial"}},
+                                            [](const Options& o) {
+                                              return std::make_unique<PolynomialWarmup>(
+                                                  o.get_float("num_warmup_steps"),
+                                                  o.get_float("num_training_steps"), o.get_float("lr_end"),
+                                                  o.get_float("power"));
+                                            }};
 
 }  // namespace
 }  // namespace twinkle

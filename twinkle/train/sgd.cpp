@@ -49,11 +49,14 @@ class Sgd : public Optimizer {
   }
 
   void check(const StepHyper& h) const override {
-    if (h.overrides.beta1 || h.overrides.beta2 || h.overrides.eps) throw invalid_argument("[SGD] 'betas' and 'eps' are options of Adam; SGD has neither");
-    if (h.overrides.weight_decay.value_or(0.0) < 0) throw invalid_argument("[SGD] 'weight_decay': must be >= 0");
+    if (h.overrides.beta1 || h.overrides.beta2 || h.overrides.eps)
+      throw invalid_argument("[SGD] 'betas' and 'eps' are options of Adam; SGD has neither");
+    if (h.overrides.weight_decay.value_or(0.0) < 0)
+      throw invalid_argument("[SGD] 'weight_decay': must be >= 0");
   }
 
-  void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h, int64_t step) override {
+  void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h,
+              int64_t step) override {
     const double decay = param.decay ? h.overrides.weight_decay.value_or(weight_decay_) : 0.0;
     const bool first = step == 1;
     if (!param.value.device().is_cpu()) return update_on_device(param, state, h, decay, first);
@@ -72,8 +75,8 @@ class Sgd : public Optimizer {
   }
 
  private:
-  void update_on_device(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h, double decay,
-                        bool first) const {
+  void update_on_device(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& h,
+                        double decay, bool first) const {
     at::Tensor d = param.grad * h.grad_scale;
     if (decay != 0) d.add_(param.value, decay);
     if (!state.empty()) {
@@ -94,11 +97,27 @@ class Sgd : public Optimizer {
 const Registry<Optimizer>::Add registered{
     {.name = "SGD",
      .help = "Stochastic gradient descent, as torch.optim.SGD.",
-     .params = {{.name = "lr", .type = ParamType::kFloat, .default_value = 1e-3, .help = "learning rate", .min = 0.0},
-                {.name = "momentum", .type = ParamType::kFloat, .default_value = 0.0, .help = "0: none", .min = 0.0},
-                {.name = "dampening", .type = ParamType::kFloat, .default_value = 0.0, .help = "of the momentum"},
-                {.name = "weight_decay", .type = ParamType::kFloat, .default_value = 0.0, .help = "added to the gradient", .min = 0.0},
-                {.name = "nesterov", .type = ParamType::kBool, .default_value = false, .help = "Nesterov momentum"}},
+     .params =
+         {{.name = "lr",
+           .type = ParamType::kFloat,
+           .default_value = 1e-3,
+           .help = "learning rate",
+           .min = 0.0},
+          {.name = "momentum",
+           .type = ParamType::kFloat,
+           .default_value = 0.0,
+           .help = "0: none",
+           .min = 0.0},
+          {.name = "dampening", .type = ParamType::kFloat, .default_value = 0.0, .help = "of the momentum"},
+          {.name = "weight_decay",
+           .type = ParamType::kFloat,
+           .default_value = 0.0,
+           .help = "added to the gradient",
+           .min = 0.0},
+          {.name = "nesterov",
+           .type = ParamType::kBool,
+           .default_value = false,
+           .help = "Nesterov momentum"}},
      .aliases = {"sgd"}},
     [](const Options& o) { return std::make_unique<Sgd>(o); }};
 

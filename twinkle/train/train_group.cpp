@@ -21,15 +21,17 @@ std::vector<std::vector<float>> lists(const at::Tensor& values_S, const std::vec
 
 }  // namespace
 
-TrainGroup::TrainGroup(SharedModel& shared, std::unique_ptr<Adapter> adapter) : shared_(shared), adapter_(std::move(adapter)) {
-  for (const char* name : {"LossMetric", "Accuracy", "TrainMetric"}) train_metrics_.add(Registry<Metric>::create(name));
+TrainGroup::TrainGroup(SharedModel& shared, std::unique_ptr<Adapter> adapter)
+    : shared_(shared), adapter_(std::move(adapter)) {
+  for (const char* name : {"LossMetric", "Accuracy", "TrainMetric"})
+    train_metrics_.add(Registry<Metric>::create(name));
   for (const char* name : {"LossMetric", "Accuracy"}) eval_metrics_.add(Registry<Metric>::create(name));
 }
 
 TrainGroup::~TrainGroup() = default;
 
-std::unique_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFeature> features, const ForwardArgs& args,
-                                                        bool training) {
+std::unique_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFeature> features,
+                                                        const ForwardArgs& args, bool training) {
   check_features(features, args.extras, shared_.model->config().vocab_size);
   if (!(args.temperature > 0) || !std::isfinite(args.temperature)) {
     throw invalid_argument("[forward] temperature must be > 0, got " + std::to_string(args.temperature));
@@ -46,13 +48,14 @@ std::unique_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFea
 }
 
 MicroBatch TrainGroup::micro_batch(const Call& call, size_t pass) const {
-  return make_micro_batch(call.features, call.args.extras, pass == 0 ? 0 : call.ends[pass - 1], call.ends[pass],
-                          call.first_order, passes_.packing);
+  return make_micro_batch(call.features, call.args.extras, pass == 0 ? 0 : call.ends[pass - 1],
+                          call.ends[pass], call.first_order, passes_.packing);
 }
 
-// One pass up to the log-probabilities, in call order in `input`. Returns the most likely tokens if a metric asked.
-at::Tensor TrainGroup::run_pass(const MicroBatch& micro, const Call& call, bool for_backward, const at::Tensor& known_S,
-                                LossInput& input) {
+// One pass up to the log-probabilities, in call order in `input`. Returns the most likely tokens if a metric
+// asked.
+at::Tensor TrainGroup::run_pass(const MicroBatch& micro, const Call& call, bool for_backward,
+                                const at::Tensor& known_S, LossInput& input) {
   CausalLM& model = *shared_.model;
   shared_.live = nullptr;
   input = micro.input;
@@ -71,7 +74,9 @@ at::Tensor TrainGroup::run_pass(const MicroBatch& micro, const Call& call, bool 
     lora = &binding_;
   }
   model.forward(micro.batch, lora, {.for_backward = for_backward, .recompute = passes_.recompute});
-  const auto take = [&](at::ScalarType type) { return at::empty({S}, at::TensorOptions().dtype(type).device(model.device())); };
+  const auto take = [&](at::ScalarType type) {
+    return at::empty({S}, at::TensorOptions().dtype(type).device(model.device()));
+  };
   ops::HeadOutputs out;
   out.logprob_S = take(at::kFloat);
   out.lse_S = take(at::kFloat);
@@ -85,10 +90,13 @@ at::Tensor TrainGroup::run_pass(const MicroBatch& micro, const Call& call, bool 
 }
 
 // Backward of the pass that the model holds. `known`: the head's part is done already.
-void TrainGroup::pass_backward(const MicroBatch& micro, bool known, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S) {
+void TrainGroup::pass_backward(const MicroBatch& micro, bool known, const at::Tensor& dlogprob_S,
+                               const at::Tensor& dentropy_S) {
   if (micro.rows.empty()) return;
   CausalLM& model = *shared_.model;
-  const auto give = [&](const at::Tensor& x) { return x.defined() ? to_row_order(micro, x).to(model.device()) : at::Tensor(); };
+  const auto give = [&](const at::Tensor& x) {
+    return x.defined() ? to_row_order(micro, x).to(model.device()) : at::Tensor();
+  };
   if (known) {
     model.backward({});
   } else {
@@ -118,18 +126,23 @@ LossOutput TrainGroup::evaluate_input(const LossInput& input) {
   const auto sequences = static_cast<size_t>(input.num_sequences());
   if (out.sum_B.size() != sequences || out.denominator_B.size() != sequences) {
     throw invalid_argument("[loss] returned " + std::to_string(out.sum_B.size()) + " sums and " +
-                           std::to_string(out.denominator_B.size()) + " denominators for " + std::to_string(sequences) + " sequences");
+                           std::to_string(out.denominator_B.size()) + " denominators for " +
+                           std::to_string(sequences) + " sequences");
   }
   if (!out.dlogprob_S.defined() || out.dlogprob_S.numel() != input.num_scored()) {
-    throw invalid_argument("[loss] returned no derivative for the " + std::to_string(input.num_scored()) + " scored tokens");
+    throw invalid_argument("[loss] returned no derivative for the " + std::to_string(input.num_scored()) +
+                           " scored tokens");
   }
   return out;
 }
 
-void TrainGroup::report_pass(MetricSet& metrics, const LossInput& input, const LossOutput& out, const at::Tensor& argmax_S,
-                             int64_t num_tokens) {
-  metrics.accumulate(PassRecord{
-      .input = input, .output = out, .argmax_S = argmax_S, .num_tokens = num_tokens, .divides = loss().divides()});
+void TrainGroup::report_pass(MetricSet& metrics, const LossInput& input, const LossOutput& out,
+                             const at::Tensor& argmax_S, int64_t num_tokens) {
+  metrics.accumulate(PassRecord{.input = input,
+                                .output = out,
+                                .argmax_S = argmax_S,
+                                .num_tokens = num_tokens,
+                                .divides = loss().divides()});
 }
 
 void TrainGroup::evaluate(Call& call) {
@@ -180,8 +193,8 @@ void TrainGroup::backward() {
   backward_call(*call);
 }
 
-// From a loss over the whole call: the pass that the model still holds, or every pass once more. The kernels give the
-// same log-probabilities the second time, bit for bit.
+// From a loss over the whole call: the pass that the model still holds, or every pass once more. The kernels
+// give the same log-probabilities the second time, bit for bit.
 void TrainGroup::backward_call(Call& call) {
   begin_accumulation();
   try {
@@ -191,7 +204,9 @@ void TrainGroup::backward_call(Call& call) {
     if (broken_.empty()) report_pass(train_metrics_, call.input, *call.out, call.argmax_S, call.num_tokens);
     for (size_t pass = 0; broken_.empty() && pass < call.ends.size(); ++pass) {
       const MicroBatch micro = micro_batch(call, pass);
-      const auto part = [&](const at::Tensor& x) { return rows_of(x, call.input.cu_scored, micro.begin, micro.end); };
+      const auto part = [&](const at::Tensor& x) {
+        return rows_of(x, call.input.cu_scored, micro.begin, micro.end);
+      };
       const at::Tensor dlogprob = part(call.out->dlogprob_S), dentropy = part(call.out->dentropy_S);
       bool known = false;
       if (!live) {
@@ -235,7 +250,8 @@ ModelOutput TrainGroup::forward_backward(std::span<const InputFeature> features,
         pass_backward(micro, known.defined(), out.dlogprob_S, out.dentropy_S);
       }
       whole.sum_B.insert(whole.sum_B.end(), out.sum_B.begin(), out.sum_B.end());
-      whole.denominator_B.insert(whole.denominator_B.end(), out.denominator_B.begin(), out.denominator_B.end());
+      whole.denominator_B.insert(whole.denominator_B.end(), out.denominator_B.begin(),
+                                 out.denominator_B.end());
     }
     shared_.model->finish();
   } catch (...) {

@@ -1,12 +1,13 @@
-// One thing that is trained (an adapter, or the whole model) with its loss, optimizer, schedule, metrics and the
-// gradients accumulated so far. What TransformersModel is made of. Not thread-safe: one call at a time per model.
+// One thing that is trained (an adapter, or the whole model) with its loss, optimizer, schedule, metrics and
+// the gradients accumulated so far. What TransformersModel is made of. Not thread-safe: one call at a time
+// per model.
 //
-// Gradients are summed over sequences in the order in which they are given, over all calls up to the optimizer
-// step; the divisor of a mean and the clipping factor are applied once, inside the step. So neither the split of a
-// call over passes nor the split of a batch over accumulated calls changes a bit.
+// Gradients are summed over sequences in the order in which they are given, over all calls up to the
+// optimizer step; the divisor of a mean and the clipping factor are applied once, inside the step. So neither
+// the split of a call over passes nor the split of a batch over accumulated calls changes a bit.
 //
-// A loss or gradient that is not finite spoils the whole accumulated batch: the step is skipped, weights, optimizer
-// state and step count stay as they were, and the report names the sequence.
+// A loss or gradient that is not finite spoils the whole accumulated batch: the step is skipped, weights,
+// optimizer state and step count stay as they were, and the report names the sequence.
 #pragma once
 
 #include <functional>
@@ -36,7 +37,7 @@ struct PassOptions {
   int64_t micro_batch_tokens = 2048;  // most tokens of one pass; a longer sequence gets a pass of its own
   bool recompute = false;             // keep only each layer's input between forward and backward
   PackingOrder packing = PackingOrder::kAsGiven;
-  int64_t planned_tokens = 0;         // memory was found to be enough for passes of so many tokens
+  int64_t planned_tokens = 0;  // memory was found to be enough for passes of so many tokens
 };
 
 /// Beside the features of a call.
@@ -148,17 +149,19 @@ class TrainGroup {
     at::Tensor dlogprob, dentropy;  // of its scored rows
   };
 
-  std::unique_ptr<Call> make_call(std::span<const InputFeature> features, const ForwardArgs& args, bool training);
+  std::unique_ptr<Call> make_call(std::span<const InputFeature> features, const ForwardArgs& args,
+                                  bool training);
   MicroBatch micro_batch(const Call& call, size_t pass) const;
   at::Tensor run_pass(const MicroBatch& micro, const Call& call, bool for_backward, const at::Tensor& known_S,
                       LossInput& input);
-  void pass_backward(const MicroBatch& micro, bool known, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S);
+  void pass_backward(const MicroBatch& micro, bool known, const at::Tensor& dlogprob_S,
+                     const at::Tensor& dentropy_S);
   void run_forward(Call& call);
   void evaluate(Call& call);
   LossOutput evaluate_input(const LossInput& input);
   void backward_call(Call& call);
-  void report_pass(MetricSet& metrics, const LossInput& input, const LossOutput& out, const at::Tensor& argmax_S,
-                   int64_t num_tokens);
+  void report_pass(MetricSet& metrics, const LossInput& input, const LossOutput& out,
+                   const at::Tensor& argmax_S, int64_t num_tokens);
   ModelOutput output_of(const Call& call) const;
 
   void begin_accumulation();

@@ -1,5 +1,5 @@
-// What happens to the gradients: counting accumulated calls, clipping, the optimizer step, and finding the sequence
-// that made something not finite.
+// What happens to the gradients: counting accumulated calls, clipping, the optimizer step, and finding the
+// sequence that made something not finite.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -41,10 +41,11 @@ void TrainGroup::set_lr_scheduler(std::unique_ptr<LRScheduler> scheduler, Compon
 }
 
 void TrainGroup::set_gradient_accumulation_steps(int64_t steps) {
-  if (steps < 1) throw invalid_argument("[train] gradient_accumulation_steps must be >= 1, got " + std::to_string(steps));
+  if (steps < 1)
+    throw invalid_argument("[train] gradient_accumulation_steps must be >= 1, got " + std::to_string(steps));
   if (pending_calls() > 0 && steps != accumulation_steps_) {
-    throw conflict("[train] gradient_accumulation_steps can not change while " + std::to_string(calls_) + " of " +
-                   std::to_string(accumulation_steps_) + " calls are accumulated");
+    throw conflict("[train] gradient_accumulation_steps can not change while " + std::to_string(calls_) +
+                   " of " + std::to_string(accumulation_steps_) + " calls are accumulated");
   }
   accumulation_steps_ = steps;
 }
@@ -72,7 +73,8 @@ std::vector<TrainedTensor> TrainGroup::trained() {
   if (adapter_) {
     for (auto& t : adapter_->trained()) list.push_back({t.name, t.value, t.grad, decays(t.name)});
   } else {
-    for (auto& p : shared_.model->parameters()) list.push_back({p.name, p.flat(), p.flat_grad(), decays(p.name)});
+    for (auto& p : shared_.model->parameters())
+      list.push_back({p.name, p.flat(), p.flat_grad(), decays(p.name)});
   }
   return list;
 }
@@ -98,7 +100,9 @@ void TrainGroup::restore(int64_t sequences_seen, int64_t tokens_seen, int64_t sc
 
 // ---------------------------------------------------------------- accumulation
 
-bool TrainGroup::at_boundary() const { return calls_ > 0 && (stepped_ || flushed_ || calls_ >= accumulation_steps_); }
+bool TrainGroup::at_boundary() const {
+  return calls_ > 0 && (stepped_ || flushed_ || calls_ >= accumulation_steps_);
+}
 
 // A new accumulation begins with the first backward after a step, whether or not zero_grad was called.
 void TrainGroup::begin_accumulation() {
@@ -124,7 +128,8 @@ void TrainGroup::reset_accumulation() {
   clip_scale_ = 1.0;
 }
 
-// An error in the middle of a call: half of its gradients may be there already, so the whole accumulation goes.
+// An error in the middle of a call: half of its gradients may be there already, so the whole accumulation
+// goes.
 void TrainGroup::abandon() {
   shared_.live = nullptr;
   shared_.model->finish();
@@ -153,7 +158,8 @@ void TrainGroup::accumulate(const Call& call, int64_t begin, const LossInput& in
                       .dlogprob = rows_of(out.dlogprob_S, input.cu_scored, row, row + 1),
                       .dentropy = rows_of(out.dentropy_S, input.cu_scored, row, row + 1)};
     bool finite_logprobs = true;
-    for (int64_t s = input.cu_scored[b]; s < input.cu_scored[b + 1]; ++s) finite_logprobs &= w[s] == 0 || std::isfinite(lp[s]);
+    for (int64_t s = input.cu_scored[b]; s < input.cu_scored[b + 1]; ++s)
+      finite_logprobs &= w[s] == 0 || std::isfinite(lp[s]);
     if (broken_.empty()) {
       if (!finite_logprobs) {
         broken_ = "a log-probability of " + name_of(sequence) + " is not finite";
@@ -181,14 +187,16 @@ double TrainGroup::divisor() { return loss().divides() && denominator_ > 0 ? den
 void TrainGroup::measure(double norm_type) {
   if (norm_) return;
   const auto params = trained();
-  norm_ = (norm_type == 2.0 ? std::sqrt(gradient_sum_of_squares(params)) : gradient_max_abs(params)) / divisor();
+  norm_ =
+      (norm_type == 2.0 ? std::sqrt(gradient_sum_of_squares(params)) : gradient_max_abs(params)) / divisor();
   if (!std::isfinite(*norm_) && broken_.empty()) broken_ = find_bad_sequence();
 }
 
 // The gradients are lost already, so each sequence is run once more alone to see which one does it.
 std::string TrainGroup::find_bad_sequence() {
   const auto clear = [&] { adapter_ ? adapter_->zero_grad() : shared_.model->zero_grad(); };
-  std::string found = "the sum of the gradients of " + std::to_string(sequences_.size()) + " sequences is not finite";
+  std::string found =
+      "the sum of the gradients of " + std::to_string(sequences_.size()) + " sequences is not finite";
   for (const auto& sequence : sequences_) {
     clear();
     Call call;
@@ -230,7 +238,8 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
     return result;
   }
   if (!at_boundary()) {
-    result.reason = std::to_string(calls_) + " of " + std::to_string(accumulation_steps_) + " calls are accumulated";
+    result.reason =
+        std::to_string(calls_) + " of " + std::to_string(accumulation_steps_) + " calls are accumulated";
     return result;
   }
   measure(2.0);
@@ -242,14 +251,15 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
   } else {
     if (before_update_) before_update_();
     auto params = trained();
-    optimizer().step(params, {.lr = result.lr, .grad_scale = clip_scale_ / divisor(), .overrides = overrides});
+    optimizer().step(params,
+                     {.lr = result.lr, .grad_scale = clip_scale_ / divisor(), .overrides = overrides});
     result.stepped = true;
     result.step = cur_step();
     lr_step_due_ = true;
   }
   stepped_ = true;
-  train_metrics_.accumulate(
-      StepRecord{.step = result.step, .lr = result.lr, .grad_norm = result.grad_norm, .skipped = result.skipped});
+  train_metrics_.accumulate(StepRecord{
+      .step = result.step, .lr = result.lr, .grad_norm = result.grad_norm, .skipped = result.skipped});
   return result;
 }
 

@@ -19,10 +19,14 @@ std::unique_ptr<CausalLM> open_model(const std::string& model_id, const Transfor
 TransformersModel::TransformersModel(const std::string& model_id, const TransformersModelOptions& options)
     : TransformersModel(open_model(model_id, options), model_id, options) {}
 
-TransformersModel::TransformersModel(std::unique_ptr<CausalLM> model, std::string model_id, const TransformersModelOptions& options)
-    : model_id_(std::move(model_id)), options_(options), processor_(Registry<InputProcessor>::create("InputProcessor")) {
+TransformersModel::TransformersModel(std::unique_ptr<CausalLM> model, std::string model_id,
+                                     const TransformersModelOptions& options)
+    : model_id_(std::move(model_id)),
+      options_(options),
+      processor_(Registry<InputProcessor>::create("InputProcessor")) {
   if (options_.micro_batch_tokens < 1) {
-    throw invalid_argument("[model] micro_batch_tokens must be >= 1, got " + std::to_string(options_.micro_batch_tokens));
+    throw invalid_argument("[model] micro_batch_tokens must be >= 1, got " +
+                           std::to_string(options_.micro_batch_tokens));
   }
   shared_.model = std::move(model);
 }
@@ -50,7 +54,8 @@ TrainGroup& TransformersModel::add_group(const std::string& name, std::unique_pt
 
 void TransformersModel::add_adapter_to_model(const std::string& name, const LoraConfig& config) {
   if (name.empty()) throw invalid_argument("[model] an adapter needs a name");
-  if (groups_.contains("")) throw conflict("[model] the whole model is being trained; add adapters before anything else");
+  if (groups_.contains(""))
+    throw conflict("[model] the whole model is being trained; add adapters before anything else");
   if (groups_.contains(name)) throw conflict("[model] there is an adapter '" + name + "' already");
   LoraConfig own = config;
   if (own.base_model_name_or_path.empty()) own.base_model_name_or_path = model_id_;
@@ -59,7 +64,8 @@ void TransformersModel::add_adapter_to_model(const std::string& name, const Lora
 
 void TransformersModel::add_adapter_to_model(const std::string& name, const std::string& directory) {
   if (name.empty()) throw invalid_argument("[model] an adapter needs a name");
-  if (groups_.contains("")) throw conflict("[model] the whole model is being trained; add adapters before anything else");
+  if (groups_.contains(""))
+    throw conflict("[model] the whole model is being trained; add adapters before anything else");
   if (groups_.contains(name)) throw conflict("[model] there is an adapter '" + name + "' already");
   add_group(name, Adapter::load(*shared_.model, directory));
 }
@@ -68,7 +74,8 @@ TrainGroup& TransformersModel::group(const std::string& adapter_name) {
   if (adapter_name.empty()) {
     if (groups_.empty()) return add_group("", nullptr);
     if (groups_.size() == 1) return *groups_.begin()->second;
-    throw invalid_argument("[model] there are " + std::to_string(groups_.size()) + " adapters; say which by adapter_name");
+    throw invalid_argument("[model] there are " + std::to_string(groups_.size()) +
+                           " adapters; say which by adapter_name");
   }
   const auto found = groups_.find(adapter_name);
   if (found != groups_.end()) return *found->second;
@@ -79,8 +86,10 @@ TrainGroup& TransformersModel::group(const std::string& adapter_name) {
 
 // ---------------------------------------------------------------- parts
 
-void TransformersModel::set_loss(const std::string& name, const Json& options, const std::string& adapter_name) {
-  group(adapter_name).set_loss(Registry<Loss>::create(name, options), {name, options.is_null() ? Json::object() : options});
+void TransformersModel::set_loss(const std::string& name, const Json& options,
+                                 const std::string& adapter_name) {
+  group(adapter_name)
+      .set_loss(Registry<Loss>::create(name, options), {name, options.is_null() ? Json::object() : options});
 }
 
 void TransformersModel::set_loss(std::unique_ptr<Loss> loss, const std::string& adapter_name) {
@@ -88,12 +97,18 @@ void TransformersModel::set_loss(std::unique_ptr<Loss> loss, const std::string& 
   group(adapter_name).set_loss(std::move(loss), {});
 }
 
-void TransformersModel::set_optimizer(const std::string& name, const Json& options, const std::string& adapter_name) {
-  group(adapter_name).set_optimizer(Registry<Optimizer>::create(name, options), {name, options.is_null() ? Json::object() : options});
+void TransformersModel::set_optimizer(const std::string& name, const Json& options,
+                                      const std::string& adapter_name) {
+  group(adapter_name)
+      .set_optimizer(Registry<Optimizer>::create(name, options),
+                     {name, options.is_null() ? Json::object() : options});
 }
 
-void TransformersModel::set_lr_scheduler(const std::string& name, const Json& options, const std::string& adapter_name) {
-  group(adapter_name).set_lr_scheduler(Registry<LRScheduler>::create(name, options), {name, options.is_null() ? Json::object() : options});
+void TransformersModel::set_lr_scheduler(const std::string& name, const Json& options,
+                                         const std::string& adapter_name) {
+  group(adapter_name)
+      .set_lr_scheduler(Registry<LRScheduler>::create(name, options),
+                        {name, options.is_null() ? Json::object() : options});
 }
 
 void TransformersModel::set_template(const std::string& name, const TemplateOptions& options) {
@@ -104,8 +119,8 @@ void TransformersModel::set_processor(const std::string& name, const Json& optio
   processor_ = Registry<InputProcessor>::create(name, options);
 }
 
-void TransformersModel::add_metric(const std::string& name, const Json& options, std::optional<bool> is_training,
-                                   const std::string& adapter_name) {
+void TransformersModel::add_metric(const std::string& name, const Json& options,
+                                   std::optional<bool> is_training, const std::string& adapter_name) {
   TrainGroup& g = group(adapter_name);
   if (is_training.value_or(true)) g.train_metrics().add(Registry<Metric>::create(name, options));
   if (!is_training.value_or(false)) g.eval_metrics().add(Registry<Metric>::create(name, options));
@@ -117,21 +132,24 @@ void TransformersModel::set_gradient_accumulation_steps(int64_t steps, const std
 
 std::shared_ptr<const Tokenizer> TransformersModel::tokenizer() {
   if (!tokenizer_) {
-    if (tokenizer_id().empty()) throw not_found("[model] this model was built in memory and has no tokenizer");
+    if (tokenizer_id().empty())
+      throw not_found("[model] this model was built in memory and has no tokenizer");
     tokenizer_ = Tokenizer::load(tokenizer_id());
   }
   return tokenizer_;
 }
 
 std::vector<InputFeature> TransformersModel::features_of(const ModelInputs& inputs) const {
-  if (const auto* features = std::get_if<std::vector<InputFeature>>(&inputs.value())) return (*processor_)(*features);
+  if (const auto* features = std::get_if<std::vector<InputFeature>>(&inputs.value()))
+    return (*processor_)(*features);
   const auto& trajectories = std::get<std::vector<Trajectory>>(inputs.value());
   if (!template_) throw conflict("[model] conversations need a template: call set_template first");
   std::vector<InputFeature> features;
   for (size_t i = 0; i < trajectories.size(); ++i) {
     auto encoded = template_->encode(trajectories[i]);
     if (encoded.empty()) {
-      throw invalid_argument("[model] conversation " + std::to_string(i) + " was deleted by the template (longer than max_length " +
+      throw invalid_argument("[model] conversation " + std::to_string(i) +
+                             " was deleted by the template (longer than max_length " +
                              std::to_string(template_->options().max_length) + ")");
     }
     for (auto& feature : encoded) features.push_back(std::move(feature));
@@ -141,7 +159,8 @@ std::vector<InputFeature> TransformersModel::features_of(const ModelInputs& inpu
 
 // ---------------------------------------------------------------- a step
 
-TrainGroup& TransformersModel::training_group(const std::string& adapter_name, const std::vector<InputFeature>& features) {
+TrainGroup& TransformersModel::training_group(const std::string& adapter_name,
+                                              const std::vector<InputFeature>& features) {
   TrainGroup& g = group(adapter_name);
   int64_t longest = 0, all = 0;
   for (const auto& feature : features) {
@@ -162,25 +181,31 @@ TrainGroup& TransformersModel::training_group(const std::string& adapter_name, c
   return g;
 }
 
-ModelOutput TransformersModel::forward(const ModelInputs& inputs, const ForwardArgs& args, const std::string& adapter_name) {
+ModelOutput TransformersModel::forward(const ModelInputs& inputs, const ForwardArgs& args,
+                                       const std::string& adapter_name) {
   const auto features = features_of(inputs);
   return training_group(adapter_name, features).forward(features, args);
 }
 
-ModelOutput TransformersModel::forward_only(const ModelInputs& inputs, const ForwardArgs& args, const std::string& adapter_name) {
+ModelOutput TransformersModel::forward_only(const ModelInputs& inputs, const ForwardArgs& args,
+                                            const std::string& adapter_name) {
   return group(adapter_name).forward_only(features_of(inputs), args);
 }
 
-ModelOutput TransformersModel::forward_backward(const ModelInputs& inputs, const ForwardArgs& args, const std::string& adapter_name) {
+ModelOutput TransformersModel::forward_backward(const ModelInputs& inputs, const ForwardArgs& args,
+                                                const std::string& adapter_name) {
   const auto features = features_of(inputs);
   return training_group(adapter_name, features).forward_backward(features, args);
 }
 
-double TransformersModel::calculate_loss(const std::string& adapter_name) { return group(adapter_name).calculate_loss(); }
+double TransformersModel::calculate_loss(const std::string& adapter_name) {
+  return group(adapter_name).calculate_loss();
+}
 
 void TransformersModel::backward(const std::string& adapter_name) { group(adapter_name).backward(); }
 
-std::optional<double> TransformersModel::clip_grad_norm(double max_grad_norm, double norm_type, const std::string& adapter_name) {
+std::optional<double> TransformersModel::clip_grad_norm(double max_grad_norm, double norm_type,
+                                                        const std::string& adapter_name) {
   return group(adapter_name).clip_grad_norm(max_grad_norm, norm_type);
 }
 
@@ -192,7 +217,8 @@ void TransformersModel::zero_grad(const std::string& adapter_name) { group(adapt
 
 void TransformersModel::lr_step(const std::string& adapter_name) { group(adapter_name).lr_step(); }
 
-StepResult TransformersModel::clip_grad_and_step(double max_grad_norm, double norm_type, const std::string& adapter_name) {
+StepResult TransformersModel::clip_grad_and_step(double max_grad_norm, double norm_type,
+                                                 const std::string& adapter_name) {
   TrainGroup& g = group(adapter_name);
   g.clip_grad_norm(max_grad_norm, norm_type);
   const StepResult result = g.step();
@@ -201,7 +227,9 @@ StepResult TransformersModel::clip_grad_and_step(double max_grad_norm, double no
   return result;
 }
 
-void TransformersModel::flush_accumulation(const std::string& adapter_name) { group(adapter_name).flush_accumulation(); }
+void TransformersModel::flush_accumulation(const std::string& adapter_name) {
+  group(adapter_name).flush_accumulation();
+}
 
 Json TransformersModel::calculate_metric(bool is_training, const std::string& adapter_name) {
   TrainGroup& g = group(adapter_name);

@@ -1,15 +1,18 @@
-// TransformersModel: a language model with a training loop in the user's own hands, under upstream's method names.
+// TransformersModel: a language model with a training loop in the user's own hands, under upstream's method
+// names.
 //
 //   TransformersModel model("path/to/model");
-//   model.add_adapter_to_model("default", {.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"}, .target_is_pattern = true});
-//   model.set_optimizer("AdamW", {{"lr", 1e-3}});
-//   for (...) { model.forward_backward(batch); model.clip_grad_and_step(); }
+//   model.add_adapter_to_model("default", {.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"},
+//   .target_is_pattern = true}); model.set_optimizer("AdamW", {{"lr", 1e-3}}); for (...) {
+//   model.forward_backward(batch); model.clip_grad_and_step(); }
 //
-// Without an adapter the whole model is trained. With several, each has its own loss, optimizer, schedule, metrics and
-// gradients; the last argument of a method names it and may be left out while there is one. One call at a time.
+// Without an adapter the whole model is trained. With several, each has its own loss, optimizer, schedule,
+// metrics and gradients; the last argument of a method names it and may be left out while there is one. One
+// call at a time.
 //
-// Between accumulation boundaries clip_grad_norm, step, zero_grad and lr_step do nothing. A mean loss is divided by the
-// count of the whole accumulated batch inside the step, with or without clip_grad_norm. See TrainGroup for the rest.
+// Between accumulation boundaries clip_grad_norm, step, zero_grad and lr_step do nothing. A mean loss is
+// divided by the count of the whole accumulated batch inside the step, with or without clip_grad_norm. See
+// TrainGroup for the rest.
 #pragma once
 
 #include <map>
@@ -29,23 +32,25 @@
 namespace twinkle {
 
 struct TransformersModelOptions {
-  std::string dtype = "auto";          // auto | fp32 | bf16 | fp16: of frozen weights in memory
+  std::string dtype = "auto";  // auto | fp32 | bf16 | fp16: of frozen weights in memory
   at::Device device = at::kCPU;
-  std::string tokenizer_id;            // where the tokenizer is, "": with the model
-  bool load_weights = true;            // false: fresh random weights (pre-training)
-  uint64_t seed = 42;                  // of fresh weights
+  std::string tokenizer_id;  // where the tokenizer is, "": with the model
+  bool load_weights = true;  // false: fresh random weights (pre-training)
+  uint64_t seed = 42;        // of fresh weights
   int64_t gradient_accumulation_steps = 1;
-  int64_t micro_batch_tokens = 2048;   // most tokens of one pass; changes no bit
+  int64_t micro_batch_tokens = 2048;  // most tokens of one pass; changes no bit
   Recompute gradient_checkpointing = Recompute::kAuto;
   PackingOrder packing = PackingOrder::kAsGiven;
-  bool check_memory = true;            // refuse training that will not fit, before anything is allocated
+  bool check_memory = true;  // refuse training that will not fit, before anything is allocated
 };
 
 /// What a forward takes: features, or conversations for the template to encode.
 class ModelInputs {
  public:
-  ModelInputs(std::vector<InputFeature> features) : value_(std::move(features)) {}           // NOLINT(google-explicit-constructor)
-  ModelInputs(std::vector<Trajectory> trajectories) : value_(std::move(trajectories)) {}     // NOLINT(google-explicit-constructor)
+  ModelInputs(std::vector<InputFeature> features)
+      : value_(std::move(features)) {}  // NOLINT(google-explicit-constructor)
+  ModelInputs(std::vector<Trajectory> trajectories)
+      : value_(std::move(trajectories)) {}  // NOLINT(google-explicit-constructor)
   const std::variant<std::vector<InputFeature>, std::vector<Trajectory>>& value() const { return value_; }
 
  private:
@@ -53,13 +58,13 @@ class ModelInputs {
 };
 
 struct CheckpointOptions {
-  std::string name;                     // "": checkpoint-step-{cur_step}
+  std::string name;  // "": checkpoint-step-{cur_step}
   std::string output_dir = "output";
-  int64_t interval = 1;                 // nothing is written unless cur_step is a multiple of it
-  bool save_optimizer = true;           // false: weights only; such a checkpoint can not be resumed exactly
-  int64_t consumed_train_samples = 0;   // DataLoader::consumed_train_samples()
-  int64_t save_total_limit = 0;         // keep at most so many checkpoint-step-N; 0: all
-  bool background = true;               // adapters are written beside the loop; a full model is written at once
+  int64_t interval = 1;                // nothing is written unless cur_step is a multiple of it
+  bool save_optimizer = true;          // false: weights only; such a checkpoint can not be resumed exactly
+  int64_t consumed_train_samples = 0;  // DataLoader::consumed_train_samples()
+  int64_t save_total_limit = 0;        // keep at most so many checkpoint-step-N; 0: all
+  bool background = true;  // adapters are written beside the loop; a full model is written at once
 };
 
 struct ResumeInfo {
@@ -73,7 +78,8 @@ class TransformersModel {
   /// Opens a model directory or .gguf file.
   explicit TransformersModel(const std::string& model_id, const TransformersModelOptions& options = {});
   /// A model that was built in memory; `model_id` is where its tokenizer is, "" when it has none.
-  TransformersModel(std::unique_ptr<CausalLM> model, std::string model_id, const TransformersModelOptions& options = {});
+  TransformersModel(std::unique_ptr<CausalLM> model, std::string model_id,
+                    const TransformersModelOptions& options = {});
   ~TransformersModel();
 
   void add_adapter_to_model(const std::string& name, const LoraConfig& config);
@@ -83,45 +89,55 @@ class TransformersModel {
   // ---- parts: by registered name with options, or an object
   void set_loss(const std::string& name, const Json& options = nullptr, const std::string& adapter_name = "");
   void set_loss(std::unique_ptr<Loss> loss, const std::string& adapter_name = "");
-  void set_optimizer(const std::string& name, const Json& options = nullptr, const std::string& adapter_name = "");
-  void set_lr_scheduler(const std::string& name, const Json& options = nullptr, const std::string& adapter_name = "");
+  void set_optimizer(const std::string& name, const Json& options = nullptr,
+                     const std::string& adapter_name = "");
+  void set_lr_scheduler(const std::string& name, const Json& options = nullptr,
+                        const std::string& adapter_name = "");
   void set_template(const std::string& name = "", const TemplateOptions& options = {});
   void set_template(std::shared_ptr<const Template> tmpl) { template_ = std::move(tmpl); }
   void set_processor(const std::string& name, const Json& options = nullptr);
   /// Adds to both training and evaluation, or to one of them.
-  void add_metric(const std::string& name, const Json& options = nullptr, std::optional<bool> is_training = {},
-                  const std::string& adapter_name = "");
+  void add_metric(const std::string& name, const Json& options = nullptr,
+                  std::optional<bool> is_training = {}, const std::string& adapter_name = "");
   void set_gradient_accumulation_steps(int64_t steps, const std::string& adapter_name = "");
 
   // ---- a step
-  ModelOutput forward(const ModelInputs& inputs, const ForwardArgs& args = {}, const std::string& adapter_name = "");
-  ModelOutput forward_only(const ModelInputs& inputs, const ForwardArgs& args = {}, const std::string& adapter_name = "");
+  ModelOutput forward(const ModelInputs& inputs, const ForwardArgs& args = {},
+                      const std::string& adapter_name = "");
+  ModelOutput forward_only(const ModelInputs& inputs, const ForwardArgs& args = {},
+                           const std::string& adapter_name = "");
   double calculate_loss(const std::string& adapter_name = "");
   void backward(const std::string& adapter_name = "");
-  ModelOutput forward_backward(const ModelInputs& inputs, const ForwardArgs& args = {}, const std::string& adapter_name = "");
-  std::optional<double> clip_grad_norm(double max_grad_norm = 1.0, double norm_type = 2.0, const std::string& adapter_name = "");
+  ModelOutput forward_backward(const ModelInputs& inputs, const ForwardArgs& args = {},
+                               const std::string& adapter_name = "");
+  std::optional<double> clip_grad_norm(double max_grad_norm = 1.0, double norm_type = 2.0,
+                                       const std::string& adapter_name = "");
   StepResult step(const StepOverrides& optim_params = {}, const std::string& adapter_name = "");
   void zero_grad(const std::string& adapter_name = "");
   void lr_step(const std::string& adapter_name = "");
-  StepResult clip_grad_and_step(double max_grad_norm = 1.0, double norm_type = 2.0, const std::string& adapter_name = "");
+  StepResult clip_grad_and_step(double max_grad_norm = 1.0, double norm_type = 2.0,
+                                const std::string& adapter_name = "");
   /// Counts the calls accumulated so far as a complete batch (the last, short one of an epoch).
   void flush_accumulation(const std::string& adapter_name = "");
   /// Numbers since the last report.
   Json calculate_metric(bool is_training, const std::string& adapter_name = "");
 
   // ---- files
-  /// Writes a checkpoint and returns its directory; nothing when cur_step is not a multiple of the interval. `conflict`
-  /// in the middle of an accumulation.
-  std::optional<std::string> save(const CheckpointOptions& options = {}, const std::string& adapter_name = "");
+  /// Writes a checkpoint and returns its directory; nothing when cur_step is not a multiple of the interval.
+  /// `conflict` in the middle of an accumulation.
+  std::optional<std::string> save(const CheckpointOptions& options = {},
+                                  const std::string& adapter_name = "");
   /// Waits for a checkpoint that is being written; its errors come out here.
   void wait_for_save();
   /// Weights alone, from a checkpoint or PEFT directory.
-  void load(const std::string& name, const std::string& output_dir = "", const std::string& adapter_name = "");
-  /// Continues a run: the next step has the bits it would have had. Components that were not set are taken from the
-  /// checkpoint. `resume_only_model`: weights alone.
+  void load(const std::string& name, const std::string& output_dir = "",
+            const std::string& adapter_name = "");
+  /// Continues a run: the next step has the bits it would have had. Components that were not set are taken
+  /// from the checkpoint. `resume_only_model`: weights alone.
   ResumeInfo resume_from_checkpoint(const std::string& directory, bool resume_only_model = false,
                                     const std::string& adapter_name = "");
-  /// Copies of all trained tensors, fp32 on the CPU: by PEFT names for an adapter, Hugging Face names for a model.
+  /// Copies of all trained tensors, fp32 on the CPU: by PEFT names for an adapter, Hugging Face names for a
+  /// model.
   std::map<std::string, at::Tensor> get_state_dict(const std::string& adapter_name = "");
   /// What is trained and how, as JSON and as text.
   Json train_configs(const std::string& adapter_name = "");
@@ -134,7 +150,9 @@ class TransformersModel {
   const std::shared_ptr<const Template>& get_template() const { return template_; }
   std::shared_ptr<const Tokenizer> tokenizer();
   /// Folder or file of the tokenizer, "" when there is none.
-  const std::string& tokenizer_id() const { return options_.tokenizer_id.empty() ? model_id_ : options_.tokenizer_id; }
+  const std::string& tokenizer_id() const {
+    return options_.tokenizer_id.empty() ? model_id_ : options_.tokenizer_id;
+  }
   const std::string& model_id() const { return model_id_; }
   TrainGroup& group(const std::string& adapter_name = "");
   /// Stored in every checkpoint.

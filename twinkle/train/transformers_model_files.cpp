@@ -32,7 +32,8 @@ Parameter plain_copy(const Parameter& from) {
   }
   copy.matrix = ops::PackedMatrix::zeros_like(from.matrix, from.matrix.dtype());
   at::Tensor storage = copy.matrix.storage();
-  std::memcpy(storage.mutable_data_ptr(), from.matrix.storage().cpu().const_data_ptr(), static_cast<size_t>(storage.nbytes()));
+  std::memcpy(storage.mutable_data_ptr(), from.matrix.storage().cpu().const_data_ptr(),
+              static_cast<size_t>(storage.nbytes()));
   return copy;
 }
 
@@ -54,19 +55,23 @@ void copy_files(const fs::path& from, const fs::path& to, std::initializer_list<
 }
 
 // Values of `from` into the tensors of `to`, by name.
-void copy_values(std::vector<Adapter::Trained> to, std::vector<Adapter::Trained> from, const std::string& directory) {
+void copy_values(std::vector<Adapter::Trained> to, std::vector<Adapter::Trained> from,
+                 const std::string& directory) {
   std::map<std::string, at::Tensor> values;
   for (auto& t : from) values[t.name] = t.value;
   for (auto& t : to) {
     const auto found = values.find(t.name);
-    if (found == values.end()) throw invalid_argument("[checkpoint] '" + directory + "' has no '" + t.name + "', which this adapter trains");
+    if (found == values.end())
+      throw invalid_argument("[checkpoint] '" + directory + "' has no '" + t.name +
+                             "', which this adapter trains");
     if (found->second.sizes() != t.value.sizes()) {
-      throw invalid_argument("[checkpoint] '" + directory + "': '" + t.name + "' has another rank or shape than this adapter's");
+      throw invalid_argument("[checkpoint] '" + directory + "': '" + t.name +
+                             "' has another rank or shape than this adapter's");
     }
   }
   if (values.size() != to.size()) {
-    throw invalid_argument("[checkpoint] '" + directory + "' has " + std::to_string(values.size()) + " tensors, this adapter trains " +
-                           std::to_string(to.size()));
+    throw invalid_argument("[checkpoint] '" + directory + "' has " + std::to_string(values.size()) +
+                           " tensors, this adapter trains " + std::to_string(to.size()));
   }
   for (auto& t : to) t.value.copy_(values.at(t.name));
 }
@@ -77,10 +82,9 @@ void load_full_weights(CausalLM& model, const std::string& directory) {
   check_weights(model.config(), *files.weights);
   for (auto& p : model.parameters()) {
     if (p.is_matrix()) {
-      const auto fresh = ops::PackedMatrix::build(p.matrix.rows(), p.matrix.cols(), p.matrix.dtype(), p.matrix.device(),
-                                                  [&](int64_t begin, int64_t end, float* out) {
-                                                    files.weights->read_rows(p.name, begin, end, out);
-                                                  });
+      const auto fresh = ops::PackedMatrix::build(
+          p.matrix.rows(), p.matrix.cols(), p.matrix.dtype(), p.matrix.device(),
+          [&](int64_t begin, int64_t end, float* out) { files.weights->read_rows(p.name, begin, end, out); });
       p.flat().copy_(fresh.storage());
     } else {
       at::Tensor vector = at::empty(p.vector.sizes(), at::kFloat);
@@ -105,24 +109,29 @@ void TransformersModel::save_full(const std::string& directory) {
   if (tokenizer_id().empty()) return;
   if (is_directory(tokenizer_id())) {
     copy_files(tokenizer_id(), directory,
-               {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
-                "vocab.json", "merges.txt", "tokenizer.model"});
+               {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model"});
   } else {
     write_file_atomic(directory + "/tokenizer.json", tokenizer()->to_json().dump(2));
     write_file_atomic(directory + "/tokenizer_config.json", tokenizer()->config().dump(2));
   }
 }
 
-std::optional<std::string> TransformersModel::save(const CheckpointOptions& options, const std::string& adapter_name) {
+std::optional<std::string> TransformersModel::save(const CheckpointOptions& options,
+                                                   const std::string& adapter_name) {
   TrainGroup& g = group(adapter_name);
-  if (options.interval < 1) throw invalid_argument("[save] interval must be >= 1, got " + std::to_string(options.interval));
+  if (options.interval < 1)
+    throw invalid_argument("[save] interval must be >= 1, got " + std::to_string(options.interval));
   if (g.pending_calls() > 0) {
-    throw conflict("[save] " + std::to_string(g.pending_calls()) + " of " + std::to_string(g.gradient_accumulation_steps()) +
+    throw conflict("[save] " + std::to_string(g.pending_calls()) + " of " +
+                   std::to_string(g.gradient_accumulation_steps()) +
                    " accumulated calls are pending; save after a step");
   }
   if (g.cur_step() % options.interval != 0) return std::nullopt;
-  const std::string name = options.name.empty() ? "checkpoint-step-" + std::to_string(g.cur_step()) : options.name;
-  if (name == "." || name == ".." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos || name.size() > 200) {
+  const std::string name =
+      options.name.empty() ? "checkpoint-step-" + std::to_string(g.cur_step()) : options.name;
+  if (name == "." || name == ".." || name.find('/') != std::string::npos ||
+      name.find('\0') != std::string::npos || name.size() > 200) {
     throw invalid_argument("[save] name: '" + name + "' is not a plain file name");
   }
   g.prepare();
@@ -142,7 +151,8 @@ std::optional<std::string> TransformersModel::save(const CheckpointOptions& opti
                      .isa = std::string(isa_name(active_isa())),
                      .manifest = manifest_};
   const std::string path = (fs::path(options.output_dir) / name).string();
-  const auto optimizer = options.save_optimizer ? g.optimizer().state() : std::vector<Optimizer::StateTensor>();
+  const auto optimizer =
+      options.save_optimizer ? g.optimizer().state() : std::vector<Optimizer::StateTensor>();
   writer_.wait();
   if (!g.adapter()) {
     write_checkpoint(path, state, optimizer, [&](const std::string& directory) { save_full(directory); });
@@ -175,7 +185,8 @@ void TransformersModel::load_weights(TrainGroup& g, const std::string& directory
   }
 }
 
-void TransformersModel::load(const std::string& name, const std::string& output_dir, const std::string& adapter_name) {
+void TransformersModel::load(const std::string& name, const std::string& output_dir,
+                             const std::string& adapter_name) {
   load_weights(group(adapter_name), output_dir.empty() ? name : (fs::path(output_dir) / name).string());
 }
 
@@ -184,15 +195,17 @@ ResumeInfo TransformersModel::resume_from_checkpoint(const std::string& director
   writer_.wait();
   const TrainerState state = read_checkpoint(directory);
   if (state.kind == "lora" && groups_.empty()) {
-    LoraConfig config = lora_config_from_json(read_json_file(directory + "/adapter_config.json"), directory + "/adapter_config.json");
+    LoraConfig config = lora_config_from_json(read_json_file(directory + "/adapter_config.json"),
+                                              directory + "/adapter_config.json");
     config.seed = state.adapter_seed;
     add_adapter_to_model(adapter_name.empty() ? "default" : adapter_name, config);
   }
   TrainGroup& g = group(adapter_name);
   const std::string kind = g.adapter() ? "lora" : "full";
   if (kind != state.kind) {
-    throw invalid_argument("[checkpoint] '" + directory + "' is of " + (state.kind == "lora" ? "an adapter" : "a whole model") +
-                           ", but " + (kind == "lora" ? "an adapter" : "the whole model") + " is being trained");
+    throw invalid_argument("[checkpoint] '" + directory + "' is of " +
+                           (state.kind == "lora" ? "an adapter" : "a whole model") + ", but " +
+                           (kind == "lora" ? "an adapter" : "the whole model") + " is being trained");
   }
   ResumeInfo info{.cur_step = state.cur_step,
                   .consumed_train_samples = state.consumed_train_samples,
@@ -200,31 +213,39 @@ ResumeInfo TransformersModel::resume_from_checkpoint(const std::string& director
                   .manifest = state.manifest};
   const std::string isa(isa_name(active_isa()));
   if (state.isa != isa) {
-    info.notes.push_back("the checkpoint was written with instruction set " + state.isa + ", this run uses " + isa +
-                         ": it continues, but not bit for bit (TWINKLE_ISA=" + state.isa + " would)");
+    info.notes.push_back("the checkpoint was written with instruction set " + state.isa + ", this run uses " +
+                         isa + ": it continues, but not bit for bit (TWINKLE_ISA=" + state.isa + " would)");
   }
   if (resume_only_model) {
     load_weights(g, directory);
     return info;
   }
   if (!state.has_optimizer) {
-    throw invalid_argument("[checkpoint] '" + directory + "' was saved without its optimizer; use resume_only_model to start from its weights");
+    throw invalid_argument(
+        "[checkpoint] '" + directory +
+        "' was saved without its optimizer; use resume_only_model to start from its weights");
   }
-  // Components that the caller did not set come from the checkpoint; those that were set must be of the same kind.
+  // Components that the caller did not set come from the checkpoint; those that were set must be of the same
+  // kind.
   if (g.optimizer_spec().name.empty() && !state.optimizer.name.empty()) {
-    g.set_optimizer(Registry<Optimizer>::create(state.optimizer.name, state.optimizer.options), state.optimizer);
+    g.set_optimizer(Registry<Optimizer>::create(state.optimizer.name, state.optimizer.options),
+                    state.optimizer);
   } else if (g.optimizer().name() != Catalog::instance().info(Optimizer::kKind, state.optimizer.name).name) {
-    throw invalid_argument("[checkpoint] '" + directory + "' was trained with " + state.optimizer.name + ", this run uses " + g.optimizer().name());
+    throw invalid_argument("[checkpoint] '" + directory + "' was trained with " + state.optimizer.name +
+                           ", this run uses " + g.optimizer().name());
   }
   if (g.scheduler_spec().name.empty() && !state.scheduler.name.empty()) {
-    g.set_lr_scheduler(Registry<LRScheduler>::create(state.scheduler.name, state.scheduler.options), state.scheduler);
+    g.set_lr_scheduler(Registry<LRScheduler>::create(state.scheduler.name, state.scheduler.options),
+                       state.scheduler);
   }
   if (g.loss_spec().name.empty() && !state.loss.name.empty() && !g.has_loss()) {
     g.set_loss(Registry<Loss>::create(state.loss.name, state.loss.options), state.loss);
   }
-  if (g.adapter() && g.adapter()->config().lora_dropout > 0 && g.adapter()->config().seed != state.adapter_seed) {
-    throw invalid_argument("[checkpoint] '" + directory + "' was trained with adapter seed " + std::to_string(state.adapter_seed) +
-                           ", this adapter has " + std::to_string(g.adapter()->config().seed) + ": dropout would differ");
+  if (g.adapter() && g.adapter()->config().lora_dropout > 0 &&
+      g.adapter()->config().seed != state.adapter_seed) {
+    throw invalid_argument("[checkpoint] '" + directory + "' was trained with adapter seed " +
+                           std::to_string(state.adapter_seed) + ", this adapter has " +
+                           std::to_string(g.adapter()->config().seed) + ": dropout would differ");
   }
   g.prepare();
   load_weights(g, directory);

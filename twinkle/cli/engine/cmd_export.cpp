@@ -16,7 +16,8 @@ namespace {
 std::string output_folder(const ParsedArgs& args) {
   const std::string path = args.get_string("output_dir");
   if (file_exists(path) && (!is_directory(path) || !std::filesystem::is_empty(path))) {
-    throw conflict("[" + args.source("output_dir") + "] 'output_dir': '" + path + "' is there already and not an empty folder");
+    throw conflict("[" + args.source("output_dir") + "] 'output_dir': '" + path +
+                   "' is there already and not an empty folder");
   }
   return path;
 }
@@ -38,7 +39,9 @@ int report(const ParsedArgs& args, const std::string& path, const std::string& w
 
 void write_model(const ParsedArgs& args, const CausalLM& model, const std::string& path) {
   write_directory_atomic(path, [&](const std::string& directory) {
-    save_model(model, directory, {.dtype = args.get_string("dtype"), .max_shard_bytes = args.get_int("max_shard_size_mb") * 1'000'000});
+    save_model(model, directory,
+               {.dtype = args.get_string("dtype"),
+                .max_shard_bytes = args.get_int("max_shard_size_mb") * 1'000'000});
     save_tokenizer(args, directory);
   });
 }

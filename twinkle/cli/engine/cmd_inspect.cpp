@@ -60,7 +60,8 @@ Json model_summary(const std::string& path) {
 }
 
 Json adapter_summary(const std::string& path) {
-  const LoraConfig config = lora_config_from_json(read_json_file(path + "/adapter_config.json"), path + "/adapter_config.json");
+  const LoraConfig config =
+      lora_config_from_json(read_json_file(path + "/adapter_config.json"), path + "/adapter_config.json");
   const SafetensorsFile file = SafetensorsFile::open(path + "/adapter_model.safetensors");
   int64_t parameters = 0;
   for (const auto& tensor : file.tensors()) parameters += tensor.num_elements();

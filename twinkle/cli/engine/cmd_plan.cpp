@@ -66,7 +66,8 @@ void count_adapter(const ParsedArgs& args, const ModelConfig& config, PlanInput&
     in.lora_rank = std::max(in.lora_rank, target.rank);
     in_layers += target.name.find(".layers.") != std::string::npos ? 1 : 0;
   }
-  in.lora_modules_per_layer = std::min<int64_t>(7, (in_layers + config.num_layers - 1) / std::max<int64_t>(1, config.num_layers));
+  in.lora_modules_per_layer =
+      std::min<int64_t>(7, (in_layers + config.num_layers - 1) / std::max<int64_t>(1, config.num_layers));
   in.lora_dropout = args.get_float("lora_dropout") > 0;
 }
 
@@ -88,13 +89,16 @@ int plan(const ParsedArgs& args) {
   in.full = !args.get_bool("use_lora");
   in.weight_bytes = bytes_of_weight(args, files);
   const TransformersModelOptions defaults;
-  const Pass pass = largest_pass(args, args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass") : defaults.micro_batch_tokens);
+  const Pass pass = largest_pass(args, args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass")
+                                                                       : defaults.micro_batch_tokens);
   in.tokens = pass.tokens;
   in.scored = pass.scored;
   in.data_bytes = pass.data_bytes;
   if (!in.full) count_adapter(args, in.config, in);
-  in.optimizer_bytes = Registry<Optimizer>::create(args.get_string("optimizer_cls"))->state_bytes_per_element();
-  const int64_t available = args.has("memory_limit_mb") ? args.get_int("memory_limit_mb") * 1'000'000 : available_memory_bytes() + resident_bytes();
+  in.optimizer_bytes =
+      Registry<Optimizer>::create(args.get_string("optimizer_cls"))->state_bytes_per_element();
+  const int64_t available = args.has("memory_limit_mb") ? args.get_int("memory_limit_mb") * 1'000'000
+                                                        : available_memory_bytes() + resident_bytes();
 
   in.recompute = args.has("recompute") && args.get_bool("recompute");
   MemoryPlan result = plan_memory(in);
@@ -111,9 +115,12 @@ int plan(const ParsedArgs& args) {
     out["fits"] = fits;
     write_json(out);
   } else {
-    write_out("passes of " + with_commas(in.tokens) + " tokens, activations " + (in.recompute ? "recomputed" : "kept") + "\n" +
-              result.to_text() + "  available" + std::string(29, ' ') + "  " + bytes_text(available) + "\n" +
-              (fits ? "fits\n" : "does not fit: shorter rows (--max-length), smaller passes (--max-tokens-per-pass) or --recompute help\n"));
+    write_out("passes of " + with_commas(in.tokens) + " tokens, activations " +
+              (in.recompute ? "recomputed" : "kept") + "\n" + result.to_text() + "  available" +
+              std::string(29, ' ') + "  " + bytes_text(available) + "\n" +
+              (fits ? "fits\n"
+                    : "does not fit: shorter rows (--max-length), smaller passes (--max-tokens-per-pass) or "
+                      "--recompute help\n"));
   }
   return fits ? 0 : 2;
 }

@@ -20,7 +20,8 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "twinkle-replay-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw unavailable("[replay] cannot make a temporary folder; give --output-dir");
+    if (mkdtemp(pattern.data()) == nullptr)
+      throw unavailable("[replay] cannot make a temporary folder; give --output-dir");
     path_ = pattern;
   }
   ~TemporaryFolder() {
@@ -37,21 +38,24 @@ class TemporaryFolder {
 
 // The run's folder, given itself or a checkpoint in it.
 std::string run_folder(const std::string& given) {
-  for (const std::string& folder : {given, std::filesystem::path(given).lexically_normal().parent_path().string()}) {
+  for (const std::string& folder :
+       {given, std::filesystem::path(given).lexically_normal().parent_path().string()}) {
     if (file_exists(folder + "/manifest.json") && file_exists(folder + "/digest.jsonl")) return folder;
   }
-  throw not_found("[replay] '" + given + "' has no manifest.json and digest.jsonl; give the --output-dir of a run");
+  throw not_found("[replay] '" + given +
+                  "' has no manifest.json and digest.jsonl; give the --output-dir of a run");
 }
 
 void check_same_inputs(const RunManifest& recorded) {
   const std::string hash = model_files_hash(recorded.model_id);
   if (hash != recorded.model_hash) {
-    throw conflict("[replay] the model '" + recorded.model_id + "' is not the one the run used (SHA-256 " + hash.substr(0, 12) +
-                   "…, the run's " + recorded.model_hash.substr(0, 12) + "…)");
+    throw conflict("[replay] the model '" + recorded.model_id + "' is not the one the run used (SHA-256 " +
+                   hash.substr(0, 12) + "…, the run's " + recorded.model_hash.substr(0, 12) + "…)");
   }
   if (recorded.isa != isa_name(active_isa())) {
     throw conflict("[replay] the run used the instruction set " + recorded.isa + ", this one would use " +
-                   std::string(isa_name(active_isa())) + "; bits agree within one: give --isa " + recorded.isa);
+                   std::string(isa_name(active_isa())) + "; bits agree within one: give --isa " +
+                   recorded.isa);
   }
 }
 
@@ -69,7 +73,8 @@ std::string first_steps(const std::string& digest, int64_t steps) {
 
 int replay(const ParsedArgs& args) {
   const std::string run = run_folder(args.get_string("run"));
-  const RunManifest recorded = RunManifest::from_json(read_json_file(run + "/manifest.json"), run + "/manifest.json");
+  const RunManifest recorded =
+      RunManifest::from_json(read_json_file(run + "/manifest.json"), run + "/manifest.json");
   apply_machine(args);
   check_same_inputs(recorded);
 
@@ -77,7 +82,8 @@ int replay(const ParsedArgs& args) {
   std::string output = args.has("output_dir") ? args.get_string("output_dir") : "";
   if (output.empty()) output = temporary.emplace().path();
   if (std::filesystem::weakly_canonical(output) == std::filesystem::weakly_canonical(run)) {
-    throw invalid_argument("[" + args.source("output_dir") + "] 'output_dir': is the run itself; give another folder");
+    throw invalid_argument("[" + args.source("output_dir") +
+                           "] 'output_dir': is the run itself; give another folder");
   }
   if (!recorded.config.contains("options") || !recorded.config.contains("given")) {
     throw invalid_argument("[" + run + "/manifest.json] 'config': expected the options of a run");
@@ -91,7 +97,8 @@ int replay(const ParsedArgs& args) {
   config["isa"] = recorded.isa;
   std::map<std::string, std::string, std::less<>> sources;
   for (const auto& name : recorded.config["given"]) sources[name.get<std::string>()] = run + "/manifest.json";
-  TrainingRunOptions options{.command = recorded.command, .quiet = args.get_bool("json"), .checkpoints = false};
+  TrainingRunOptions options{
+      .command = recorded.command, .quiet = args.get_bool("json"), .checkpoints = false};
   if (args.has("steps")) options.stop_after = args.get_int("steps");
   const TrainingRunResult result = run_training(ParsedArgs(config, sources, {}), options);
 

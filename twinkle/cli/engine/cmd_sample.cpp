@@ -92,7 +92,8 @@ class Sampler {
       return 0;
     }
     for (size_t i = 0; i < last_.size(); ++i) {
-      if (last_.size() > 1) write_out((i > 0 ? "\n" : "") + std::string("--- ") + std::to_string(i + 1) + "\n");
+      if (last_.size() > 1)
+        write_out((i > 0 ? "\n" : "") + std::string("--- ") + std::to_string(i + 1) + "\n");
       write_out((stream ? "" : last_[i].text) + "\n");
     }
     return 0;
@@ -129,13 +130,15 @@ class Sampler {
       } else if (row.is_object() && row.contains("prompt") && row["prompt"].is_string()) {
         messages = Json::array({user_message(row["prompt"].get<std::string>())});
       } else {
-        throw invalid_argument("[" + where + "] expected an object with a string 'prompt' or a list 'messages'");
+        throw invalid_argument("[" + where +
+                               "] expected an object with a string 'prompt' or a list 'messages'");
       }
       for (auto& request : requests_for(messages)) requests.push_back(std::move(request));
       rows.push_back(row);
       if (rows.size() == kRowsTogether) finish_batch();
     }
-    if (rows.empty() && requests.empty() && line_number == 0) throw invalid_argument("[" + path + "] has no rows");
+    if (rows.empty() && requests.empty() && line_number == 0)
+      throw invalid_argument("[" + path + "] has no rows");
     finish_batch();
     return 0;
   }
@@ -153,8 +156,10 @@ class Sampler {
         answer(prompt(line));
         continue;
       }
-      if (messages.empty()) messages = prompt(line);
-      else messages.push_back(user_message(line));
+      if (messages.empty())
+        messages = prompt(line);
+      else
+        messages.push_back(user_message(line));
       answer(messages);
       messages.push_back({{"role", "assistant"}, {"content", last_.front().text}});
     }

@@ -19,23 +19,30 @@ std::string input_text(const ParsedArgs& args) {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
-std::vector<int32_t> tokens_of(const Json& row, const std::string& where, const Tokenizer& tokenizer, const Template& tmpl) {
-  if (!row.is_object()) throw invalid_argument("[" + where + "] expected an object, got " + std::string(json_type_name(row)));
+std::vector<int32_t> tokens_of(const Json& row, const std::string& where, const Tokenizer& tokenizer,
+                               const Template& tmpl) {
+  if (!row.is_object())
+    throw invalid_argument("[" + where + "] expected an object, got " + std::string(json_type_name(row)));
   int forms = 0;
   for (const char* key : {"tokens", "text", "messages"}) forms += row.contains(key) ? 1 : 0;
-  if (forms != 1) throw invalid_argument("[" + where + "] expected exactly one of 'tokens', 'text' and 'messages'");
+  if (forms != 1)
+    throw invalid_argument("[" + where + "] expected exactly one of 'tokens', 'text' and 'messages'");
   std::vector<int32_t> ids;
   if (row.contains("tokens")) {
-    if (!row["tokens"].is_array()) throw invalid_argument("[" + where + "] 'tokens': expected a list of token ids");
+    if (!row["tokens"].is_array())
+      throw invalid_argument("[" + where + "] 'tokens': expected a list of token ids");
     for (const auto& id : row["tokens"]) {
-      if (!id.is_number_integer()) throw invalid_argument("[" + where + "] 'tokens': expected whole numbers, got " + id.dump());
+      if (!id.is_number_integer())
+        throw invalid_argument("[" + where + "] 'tokens': expected whole numbers, got " + id.dump());
       const int64_t value = id.get<int64_t>();
-      if (value < 0 || value >= INT32_MAX) throw invalid_argument("[" + where + "] 'tokens': " + id.dump() + " is not a token id");
+      if (value < 0 || value >= INT32_MAX)
+        throw invalid_argument("[" + where + "] 'tokens': " + id.dump() + " is not a token id");
       ids.push_back(static_cast<int32_t>(value));
     }
   } else if (row.contains("text")) {
     if (!row["text"].is_string()) throw invalid_argument("[" + where + "] 'text': expected a string");
-    ids = tokenizer.encode(row["text"].get_ref<const std::string&>(), {.add_special_tokens = true, .parse_special = false});
+    ids = tokenizer.encode(row["text"].get_ref<const std::string&>(),
+                           {.add_special_tokens = true, .parse_special = false});
   } else {
     const Trajectory trajectory = (*Registry<Preprocessor>::create("MessagesProcessor"))(row);
     const auto features = tmpl.encode(trajectory);
@@ -50,7 +57,8 @@ int score(const ParsedArgs& args) {
   const at::Device device = apply_machine(args);
   const auto tokenizer = load_tokenizer(args);
   const auto tmpl = load_template(args, tokenizer);
-  const std::string text = input_text(args), name = args.has("input") ? args.get_string("input") : "standard input";
+  const std::string text = input_text(args),
+                    name = args.has("input") ? args.get_string("input") : "standard input";
   std::vector<std::vector<int32_t>> rows;
   std::vector<std::string> places;
   size_t line_number = 0;
@@ -69,8 +77,8 @@ int score(const ParsedArgs& args) {
   for (size_t i = 0; i < rows.size(); ++i) {
     for (const int32_t id : rows[i]) {
       if (id >= model->config().vocab_size) {
-        throw invalid_argument("[" + places[i] + "] token " + std::to_string(id) + " is not in the vocabulary of " +
-                               std::to_string(model->config().vocab_size));
+        throw invalid_argument("[" + places[i] + "] token " + std::to_string(id) +
+                               " is not in the vocabulary of " + std::to_string(model->config().vocab_size));
       }
     }
   }
@@ -78,8 +86,10 @@ int score(const ParsedArgs& args) {
   std::string out;
   for (size_t begin = 0; begin < rows.size(); begin += kRowsTogether) {
     const size_t end = std::min(rows.size(), begin + kRowsTogether);
-    const auto scored = score_sequences(*model, adapter.get(), {rows.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                                rows.begin() + static_cast<std::ptrdiff_t>(end)}, per_pass);
+    const auto scored = score_sequences(
+        *model, adapter.get(),
+        {rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.begin() + static_cast<std::ptrdiff_t>(end)},
+        per_pass);
     for (size_t i = begin; i < end; ++i) {
       Json logprobs = Json::array({nullptr});
       double sum = 0;
@@ -88,8 +98,10 @@ int score(const ParsedArgs& args) {
         sum += x;
       }
       const Json line = {{"tokens", rows[i]}, {"logprobs", logprobs}, {"sum", sum}};
-      if (args.has("output")) out += line.dump() + "\n";
-      else write_json(line);
+      if (args.has("output"))
+        out += line.dump() + "\n";
+      else
+        write_json(line);
     }
   }
   if (args.has("output")) write_file_atomic(args.get_string("output"), out);

@@ -14,8 +14,11 @@ std::string summary_of(const TrainingRunResult& r, const std::string& output_dir
   std::snprintf(speed, sizeof(speed), "%.0f tokens/s", r.tokens_per_s);
   std::snprintf(memory, sizeof(memory), "%.0f MB", r.peak_rss_mb);
   std::snprintf(time, sizeof(time), "%.1f s", r.seconds);
-  std::vector<std::pair<std::string, std::string>> rows = {{"steps", with_commas(r.steps)}, {"tokens", with_commas(r.tokens)},
-                                                           {"speed", speed}, {"peak memory", memory}, {"time", time}};
+  std::vector<std::pair<std::string, std::string>> rows = {{"steps", with_commas(r.steps)},
+                                                           {"tokens", with_commas(r.tokens)},
+                                                           {"speed", speed},
+                                                           {"peak memory", memory},
+                                                           {"time", time}};
   if (r.skipped_steps > 0) rows.emplace_back("skipped steps", with_commas(r.skipped_steps));
   if (!r.checkpoint.empty()) rows.emplace_back("checkpoint", r.checkpoint);
   rows.emplace_back("metrics", output_dir + "/metrics.jsonl");
@@ -31,8 +34,9 @@ int train(const ParsedArgs& args, const std::string& command) {
     write_out("\n" + summary_of(result, args.get_string("output_dir")));
   }
   if (!result.interrupted) return 0;
-  write_error(result.checkpoint.empty() ? "interrupted; no checkpoint was written\n"
-                                        : "interrupted; go on with --resume-from-checkpoint " + result.checkpoint + "\n");
+  write_error(result.checkpoint.empty()
+                  ? "interrupted; no checkpoint was written\n"
+                  : "interrupted; go on with --resume-from-checkpoint " + result.checkpoint + "\n");
   return 130;  // as a shell reports Ctrl-C
 }
 

@@ -32,8 +32,8 @@ std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& mo
   if (!args.has("adapter")) return nullptr;
   const std::string path = args.get_string("adapter");
   if (!file_exists(path + "/adapter_config.json")) {
-    throw not_found("[" + args.source("adapter") + "] 'adapter': '" + path + "' has no adapter_config.json; give a folder that " +
-                    "twinkle sft or PEFT wrote");
+    throw not_found("[" + args.source("adapter") + "] 'adapter': '" + path +
+                    "' has no adapter_config.json; give a folder that " + "twinkle sft or PEFT wrote");
   }
   return Adapter::load(model, path);
 }
@@ -46,9 +46,11 @@ LoraConfig lora_config(const ParsedArgs& args) {
   config.use_rslora = args.get_bool("use_rslora");
   config.target_modules = args.get_strings("lora_target_modules");
   if (config.target_modules.size() == 1) {
-    // One entry is a pattern when it is all-linear or looks like a regular expression, as in PEFT a string is.
+    // One entry is a pattern when it is all-linear or looks like a regular expression, as in PEFT a string
+    // is.
     const std::string& only = config.target_modules[0];
-    config.target_is_pattern = only == "all-linear" || only.find_first_of("*+?()[]|\\^$") != std::string::npos;
+    config.target_is_pattern =
+        only == "all-linear" || only.find_first_of("*+?()[]|\\^$") != std::string::npos;
   }
   config.modules_to_save = args.get_strings("lora_modules_to_save");
   config.base_model_name_or_path = args.get_string("model_id");
@@ -81,12 +83,14 @@ Json component_options(const std::string& kind, const std::string& name, const s
     if (declared) {
       out[flag.param] = flag.value;
     } else if (!flag.flag.empty() && args.given(flag.flag)) {
-      throw invalid_argument("[" + args.source(flag.flag) + "] '" + flag.flag + "': " + info.name + " has no such parameter");
+      throw invalid_argument("[" + args.source(flag.flag) + "] '" + flag.flag + "': " + info.name +
+                             " has no such parameter");
     }
   }
   if (more.is_null()) return out;
   if (!more.is_object()) {
-    throw invalid_argument("[" + kind + "_options] expected a JSON object, got " + std::string(json_type_name(more)));
+    throw invalid_argument("[" + kind + "_options] expected a JSON object, got " +
+                           std::string(json_type_name(more)));
   }
   for (const auto& [key, value] : more.items()) out[key] = value;
   return out;

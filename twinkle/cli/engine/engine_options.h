@@ -22,9 +22,9 @@ std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& mo
 LoraConfig lora_config(const ParsedArgs& args);
 TransformersModelOptions transformers_options(const ParsedArgs& args, at::Device device);
 
-/// Options of a registered component from the flags that it declares: `given[name]` for each parameter of that name,
-/// then the JSON object `more`. A flag in `refused_unless_declared` that was given although the component has no such
-/// parameter is an error naming both.
+/// Options of a registered component from the flags that it declares: `given[name]` for each parameter of
+/// that name, then the JSON object `more`. A flag in `refused_unless_declared` that was given although the
+/// component has no such parameter is an error naming both.
 struct FlagValue {
   std::string param, flag;
   Json value;

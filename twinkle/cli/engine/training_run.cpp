@@ -297,7 +297,8 @@ bool Run::one_step() {
   }
   metrics_->write(line);
   // A terminal has one line that moves; a log gets a line now and then.
-  const bool shown = live_ || step == 1 || step == schedule_.steps || step % args_.get_int("log_interval") == 0;
+  const bool shown =
+      live_ || step == 1 || step == schedule_.steps || step % args_.get_int("log_interval") == 0;
   if (!options_.quiet && shown) progress_.update(step, schedule_.steps, line);
   return true;
 }

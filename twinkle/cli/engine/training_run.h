@@ -1,5 +1,5 @@
-// A whole training run from its options: data, model, loop, reports, checkpoints, manifest. `sft`, `pt` and `replay`
-// are this with other options.
+// A whole training run from its options: data, model, loop, reports, checkpoints, manifest. `sft`, `pt` and
+// `replay` are this with other options.
 #pragma once
 
 #include <optional>
@@ -12,21 +12,21 @@
 namespace twinkle::cli {
 
 struct TrainingRunOptions {
-  std::string command = "sft";         // "sft" | "pt"
-  bool quiet = false;                  // no progress (replay)
-  bool checkpoints = true;             // false: only the digest and the metrics are written (replay)
-  std::optional<int64_t> stop_after;   // end after this many steps of the run (replay)
+  std::string command = "sft";        // "sft" | "pt"
+  bool quiet = false;                 // no progress (replay)
+  bool checkpoints = true;            // false: only the digest and the metrics are written (replay)
+  std::optional<int64_t> stop_after;  // end after this many steps of the run (replay)
 };
 
 struct TrainingRunResult {
-  int64_t steps = 0;                   // optimizer steps taken by the whole run
+  int64_t steps = 0;  // optimizer steps taken by the whole run
   int64_t skipped_steps = 0;
-  bool interrupted = false;            // Ctrl-C: the last checkpoint is whole
-  std::vector<double> losses;          // by step of this process
+  bool interrupted = false;    // Ctrl-C: the last checkpoint is whole
+  std::vector<double> losses;  // by step of this process
   std::optional<double> last_loss, last_eval_loss;
-  std::string checkpoint;              // the last one, "" when none
+  std::string checkpoint;  // the last one, "" when none
   std::string weights_sha256;
-  int64_t tokens = 0;                  // trained on by this process
+  int64_t tokens = 0;  // trained on by this process
   double seconds = 0, train_seconds = 0;
   double tokens_per_s = 0;
   double peak_rss_mb = 0;

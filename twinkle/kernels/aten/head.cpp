@@ -10,7 +10,9 @@ namespace twinkle::ops::aten {
 namespace {
 
 // Rows are walked in pieces so that a piece's logits stay near 64 MB.
-int64_t rows_at_once(int64_t vocabulary) { return std::max<int64_t>(1, (int64_t{16} << 20) / std::max<int64_t>(1, vocabulary)); }
+int64_t rows_at_once(int64_t vocabulary) {
+  return std::max<int64_t>(1, (int64_t{16} << 20) / std::max<int64_t>(1, vocabulary));
+}
 
 // The spans that touch rows [begin, end), moved to start at 0.
 std::vector<LoraSpan> spans_within(const LoraBatch* lora, int64_t begin, int64_t end) {
@@ -41,7 +43,8 @@ at::Tensor logits_of(const at::Tensor& hidden_SK, const at::Tensor& w_VK, const 
 }  // namespace
 
 void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature, HeadOutputs& out) {
+                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
+                   HeadOutputs& out) {
   const at::Tensor weight = w_VK.unpack();
   const int64_t rows = hidden_SK.size(0), step = rows_at_once(w_VK.rows());
   for (int64_t begin = 0; begin < rows; begin += step) {
@@ -76,7 +79,8 @@ void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
                    const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
                    const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
                    std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
-  TW_CHECK(!dentropy_S.defined() || forward.entropy_S.defined(), "the entropy's gradient needs its forward value");
+  TW_CHECK(!dentropy_S.defined() || forward.entropy_S.defined(),
+           "the entropy's gradient needs its forward value");
   const at::Tensor weight = w_VK.unpack();
   at::Tensor storage = grad_VK != nullptr ? grad_VK->storage() : at::Tensor();
   const int64_t step = rows_at_once(w_VK.rows());

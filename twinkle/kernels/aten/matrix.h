@@ -1,5 +1,6 @@
 // The matrix products in plain ATen: the oracle of the tests, and what runs on any device but the CPU. Same
-// contracts as kernels/ops.h, except that bits may depend on the shape of the batch (ATen chooses its kernels by it).
+// contracts as kernels/ops.h, except that bits may depend on the shape of the batch (ATen chooses its kernels
+// by it).
 #pragma once
 
 #include "twinkle/kernels/ops.h"
@@ -20,7 +21,8 @@ void linear_weight_grad(const at::Tensor& dy_TN, const at::Tensor& x_TK, std::sp
 void bias_grad(const at::Tensor& dy_TN, std::span<const RowRange> order, at::Tensor& dbias_N);
 
 void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature, HeadOutputs& out);
+                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
+                   HeadOutputs& out);
 void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
                  const at::Tensor& low_SR, at::Tensor& logits_SV);
 void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,

@@ -34,8 +34,8 @@ struct Stretches {
 
 // Runs one task: all blocks of the reduced index in order, then what comes after the chain.
 template <typename Source>
-void run_task(const KernelTable& table, const Product& product, int64_t columns, int64_t reduced, int64_t block,
-              Range rows, Range panels, const Source& source, Range next_panels) {
+void run_task(const KernelTable& table, const Product& product, int64_t columns, int64_t reduced,
+              int64_t block, Range rows, Range panels, const Source& source, Range next_panels) {
   const int64_t column = panels.begin * kPanelWidth;
   const int64_t width = std::min(columns, panels.end * kPanelWidth) - column;
   AfterChain after(table, product, columns, panels);
@@ -74,9 +74,10 @@ void run_task(const KernelTable& table, const Product& product, int64_t columns,
     };
     const auto part = [&](int64_t begin, int64_t end) {
       const float* a = product.a + begin * product.a_stride + k.begin;
-      // Few rows a multiple of 4 KB apart fall into the same sets of the first cache and stay in the second; they are
-      // moved apart. Many rows come from further away, where the copy would cost more than it saves.
-      if (product.a_stride % 1024 != 0 || end - begin < 4 || end - begin > 128 || panels.end - panels.begin < 4) {
+      // Few rows a multiple of 4 KB apart fall into the same sets of the first cache and stay in the second;
+      // they are moved apart. Many rows come from further away, where the copy would cost more than it saves.
+      if (product.a_stride % 1024 != 0 || end - begin < 4 || end - begin > 128 ||
+          panels.end - panels.begin < 4) {
         run(a, product.a_stride, begin, end);
         return;
       }
@@ -183,7 +184,8 @@ struct Straight {
   }
 };
 
-// Panels of W transposed: output columns are columns of W, and 16 rows of a panel become 16 steps of the chain.
+// Panels of W transposed: output columns are columns of W, and 16 rows of a panel become 16 steps of the
+// chain.
 struct Transposed {
   const KernelTable& table;
   const Weights& w;
@@ -216,7 +218,8 @@ void run_plan(const Product& product, const Plan& plan, int64_t columns, int64_t
     for (int64_t task = task_begin; task < task_end; ++task) {
       const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
       const Range next = task + 1 < task_end ? plan.panels_of((task + 1) % plan.groups) : Range{0, 0};
-      run_task(source.table, product, columns, reduced, block, rows, plan.panels_of(task % plan.groups), source, next);
+      run_task(source.table, product, columns, reduced, block, rows, plan.panels_of(task % plan.groups),
+               source, next);
     }
   });
 }
@@ -244,7 +247,8 @@ void multiply_transposed(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.cols <= 0) return;
   if (tiles_in_use()) return multiply_in_tiles(product, true);
-  run_plan(product, make_plan(product.rows, w.cols, w.rows), w.cols, w.rows, kReduceBlock, Transposed{kernels(), w});
+  run_plan(product, make_plan(product.rows, w.cols, w.rows), w.cols, w.rows, kReduceBlock,
+           Transposed{kernels(), w});
 }
 
 void multiply_extras(const Product& product, int64_t columns) {

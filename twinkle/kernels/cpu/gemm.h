@@ -1,6 +1,7 @@
-// Blocked, threaded matrix products on raw rows. Every element of a result is one chain of fused multiply-adds in
-// ascending order of the reduced index (a block leaves its partial sum in the output), so its bits do not depend
-// on the shape of the batch, on the blocking or on the threads. Threads split rows and output columns only.
+// Blocked, threaded matrix products on raw rows. Every element of a result is one chain of fused
+// multiply-adds in ascending order of the reduced index (a block leaves its partial sum in the output), so
+// its bits do not depend on the shape of the batch, on the blocking or on the threads. Threads split rows and
+// output columns only.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct Weights {
   Weights slice(int64_t row_begin, int64_t row_end) const;
 };
 
-/// A low-rank pair used by rows [begin, end): after the chain of the base, `rank` more steps of low[row][j] * up[j].
+/// A low-rank pair used by rows [begin, end): after the chain of the base, `rank` more steps of low[row][j] *
+/// up[j].
 struct Extra {
   int64_t begin = 0, end = 0;
   int64_t rank = 0;
@@ -37,7 +39,7 @@ struct Product {
   Weights w;
   float* c = nullptr;
   int64_t c_stride = 0;
-  bool accumulate = false;  // the chain starts at C
+  bool accumulate = false;             // the chain starts at C
   std::span<const Extra> extras = {};  // ascending, disjoint
   const float* low = nullptr;          // [rows, .]
   int64_t low_stride = 0;
@@ -53,11 +55,11 @@ void multiply_extras(const Product& product, int64_t columns);
 
 /// G[n, k] += sum over rows t of a range of y[t, n] x[t, k], range after range. `grad` is fp32 panels of
 /// W[num_y, num_x].
-void add_outer(const float* y, int64_t y_stride, int64_t num_y, const float* x, int64_t x_stride, int64_t num_x,
-               std::span<const RowRange> order, float* grad);
+void add_outer(const float* y, int64_t y_stride, int64_t num_y, const float* x, int64_t x_stride,
+               int64_t num_x, std::span<const RowRange> order, float* grad);
 
-/// One low-rank gradient: g[j, n] += sum over rows t of [begin, end) of low[t, j] wide[t, n], where element (j, n) of
-/// g is g[j * g_j + n * g_n].
+/// One low-rank gradient: g[j, n] += sum over rows t of [begin, end) of low[t, j] wide[t, n], where element
+/// (j, n) of g is g[j * g_j + n * g_n].
 struct SkinnyGrad {
   int64_t begin = 0, end = 0;
   int64_t rank = 0;
@@ -80,9 +82,9 @@ struct Shrink {
 void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const Shrink> spans, float* low,
             int64_t low_stride, bool accumulate = false);
 
-/// A float buffer of the calling thread, 64-byte aligned, at least `count` long, valid until the thread asks for the
-/// same slot again. Slots 0, 1, 2 and 5 belong to the tasks of these products, 3 and 7 to the threads that call them, 4
-/// and 6 to the head.
+/// A float buffer of the calling thread, 64-byte aligned, at least `count` long, valid until the thread asks
+/// for the same slot again. Slots 0, 1, 2 and 5 belong to the tasks of these products, 3 and 7 to the threads
+/// that call them, 4 and 6 to the head.
 inline constexpr int kScratchSlots = 8;
 float* scratch(int slot, int64_t count);
 

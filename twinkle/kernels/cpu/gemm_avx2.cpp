@@ -1,4 +1,5 @@
-// The kernel table for AVX2 + FMA + F16C. Compiled with those flags, so nothing of the standard library is used.
+// The kernel table for AVX2 + FMA + F16C. Compiled with those flags, so nothing of the standard library is
+// used.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -1,4 +1,5 @@
-// The kernel table for AVX-512 (F, BW, DQ, VL). Compiled with those flags, so nothing of the standard library is used.
+// The kernel table for AVX-512 (F, BW, DQ, VL). Compiled with those flags, so nothing of the standard library
+// is used.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -40,7 +41,8 @@ inline void copy_part(float* to, const float* from, int64_t cols) {
 
 // p * 2^n for n < 128; 0 where x is so low that the result would be subnormal.
 inline Vec scale_by_power(Vec p, Vec n, Vec x) {
-  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33654022216797f), _CMP_NLT_UQ), p, n);
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33654022216797f), _CMP_NLT_UQ), p,
+                                n);
 }
 
 inline Vec load_bf16(const uint16_t* p) {
@@ -70,8 +72,10 @@ void transpose_16x16(Type type, const Element* in, int64_t in_stride, float* out
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const Vec a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), b = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88);
-    const Vec c = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xdd), d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xdd);
+    const Vec a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88),
+              b = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88);
+    const Vec c = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xdd),
+              d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xdd);
     store(out + i * 16, _mm512_shuffle_f32x4(a, b, 0x88));
     store(out + (i + 8) * 16, _mm512_shuffle_f32x4(a, b, 0xdd));
     store(out + (i + 4) * 16, _mm512_shuffle_f32x4(c, d, 0x88));

@@ -1,5 +1,5 @@
-// Products whose reduced index is the token, and the skinny products of adapters. A sum over tokens runs from zero
-// within one range and is then added to the gradient, range after range, in every element on its own.
+// Products whose reduced index is the token, and the skinny products of adapters. A sum over tokens runs from
+// zero within one range and is then added to the gradient, range after range, in every element on its own.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace twinkle::ops::cpu {
 namespace {
 
-constexpr int64_t kTokenBlock = 192;   // tokens packed at once
+constexpr int64_t kTokenBlock = 192;    // tokens packed at once
 constexpr int64_t kOuterColumns = 192;  // columns of x of one task
 constexpr int64_t kOuterPanels = 16;
 
@@ -32,8 +32,8 @@ void pack_columns(const float* in, int64_t stride, int64_t rows, int64_t count, 
 
 }  // namespace
 
-void add_outer(const float* y, int64_t y_stride, int64_t num_y, const float* x, int64_t x_stride, int64_t num_x,
-               std::span<const RowRange> order, float* grad) {
+void add_outer(const float* y, int64_t y_stride, int64_t num_y, const float* x, int64_t x_stride,
+               int64_t num_x, std::span<const RowRange> order, float* grad) {
   if (num_y <= 0 || num_x <= 0) return;
   const KernelTable& table = kernels();
   const int64_t panels = ceil_div(num_y, kPanelWidth), threads = num_threads();
@@ -57,7 +57,8 @@ void add_outer(const float* y, int64_t y_stride, int64_t num_y, const float* x, 
           const int64_t first = range.begin + length * b / blocks;
           const int64_t tokens = range.begin + length * (b + 1) / blocks - first;
           for (int64_t t = 0; t < tokens; ++t) {
-            std::memcpy(rows + t * width, x + (first + t) * x_stride + k0, static_cast<size_t>(width) * sizeof(float));
+            std::memcpy(rows + t * width, x + (first + t) * x_stride + k0,
+                        static_cast<size_t>(width) * sizeof(float));
           }
           pack_columns(y + first * y_stride + column, y_stride, tokens, columns, packed);
           table.block[0]({.a = rows,
@@ -72,7 +73,9 @@ void add_outer(const float* y, int64_t y_stride, int64_t num_y, const float* x, 
                           .m = width,
                           .n = (p1 - p0) * kPanelWidth,
                           .k = tokens,
-                          .chain = partial == nullptr ? Chain::kAdd : b == 0 ? Chain::kZero : Chain::kContinue});
+                          .chain = partial == nullptr ? Chain::kAdd
+                                   : b == 0           ? Chain::kZero
+                                                      : Chain::kContinue});
         }
         if (partial == nullptr) continue;
         for (int64_t p = p0; p < p1; ++p) {
@@ -164,8 +167,8 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
   parallel_for(static_cast<int64_t>(packed.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t j = 0; j < packed[i].rank; j += kPanelWidth) {
-        table.pack_rows(packed[i].down + j * reduced, reduced, std::min(kPanelWidth, packed[i].rank - j), reduced,
-                        buffer + packed[i].offset + j * reduced);
+        table.pack_rows(packed[i].down + j * reduced, reduced, std::min(kPanelWidth, packed[i].rank - j),
+                        reduced, buffer + packed[i].offset + j * reduced);
       }
     }
   });
@@ -212,7 +215,8 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
         args.b_panel = reduced * kPanelWidth;
         run(buffer + place[piece.span], 0, reduced);
       } else {
-        // A panel reads 16 columns of every row, so the last rows, where that would leave the matrix, are copied.
+        // A panel reads 16 columns of every row, so the last rows, where that would leave the matrix, are
+        // copied.
         const int64_t over = ceil_div(span.rank, kPanelWidth) * kPanelWidth - span.rank;
         const int64_t main = std::max<int64_t>(0, reduced - ceil_div(over, span.rank)), rest = reduced - main;
         args.b_panel = kPanelWidth;

@@ -1,6 +1,7 @@
-// The inner kernels of the matrix products, one table an instruction set. Every table computes an output element
-// as one chain of fused multiply-adds over k in ascending order in fp32, so all tables give the same bits, and the
-// bits of an element depend on its row of A and its column of B only. Pure functions: safe from any thread.
+// The inner kernels of the matrix products, one table an instruction set. Every table computes an output
+// element as one chain of fused multiply-adds over k in ascending order in fp32, so all tables give the same
+// bits, and the bits of an element depend on its row of A and its column of B only. Pure functions: safe from
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct BlockArgs {
   int64_t c_row, c_panel;
   int64_t m, n, k;
   Chain chain;
-  // Memory that will be wanted next: `ahead_count` stretches of ahead_bytes, ahead_stride bytes apart, are asked for
-  // bit by bit while this block is computed.
+  // Memory that will be wanted next: `ahead_count` stretches of ahead_bytes, ahead_stride bytes apart, are
+  // asked for bit by bit while this block is computed.
   const char* ahead = nullptr;
   int64_t ahead_count = 0, ahead_bytes = 0, ahead_stride = 0;
 };
@@ -51,13 +52,15 @@ struct KernelTable {
   void (*widen)(WeightType type, const void* in, int64_t count, float* out);
   /// fp32 to bf16 or fp16, to nearest even.
   void (*narrow)(WeightType type, const float* in, int64_t count, void* out);
-  /// in: [cols][16] (a panel from some column on), out: [16][16] fp32 with out[i][j] = in[j][i], zeros for j >= cols.
+  /// in: [cols][16] (a panel from some column on), out: [16][16] fp32 with out[i][j] = in[j][i], zeros for j
+  /// >= cols.
   void (*widen_transposed)(WeightType type, const void* in, int64_t cols, float* out);
   /// For tiles: k <= 32 rows of a panel to [16 pairs][16][2] in bf16, zeros past k.
   void (*pack_pairs)(WeightType type, const void* in, int64_t k, uint16_t* out);
-  /// The same of a transposed panel: in0 and in1 are [cols][16] of two neighbouring panels (in1 may be null), whose
-  /// rows become 32 steps; columns past `cols` are zero.
-  void (*pack_pairs_transposed)(WeightType type, const void* in0, const void* in1, int64_t cols, uint16_t* out);
+  /// The same of a transposed panel: in0 and in1 are [cols][16] of two neighbouring panels (in1 may be null),
+  /// whose rows become 32 steps; columns past `cols` are zero.
+  void (*pack_pairs_transposed)(WeightType type, const void* in0, const void* in1, int64_t cols,
+                                uint16_t* out);
   /// out[k][16] of `rows` <= 16 strided rows: out[k][i] = in[i * stride + k], zeros for i >= rows.
   void (*pack_rows)(const float* in, int64_t stride, int64_t rows, int64_t cols, float* out);
   /// to += from.

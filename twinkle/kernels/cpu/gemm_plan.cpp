@@ -5,7 +5,8 @@
 namespace twinkle::ops::cpu {
 namespace {
 
-constexpr int64_t kGroupPanels = 16;  // panels unpacked at once: 256 x 256 fp32, a part of the second-level cache
+constexpr int64_t kGroupPanels =
+    16;  // panels unpacked at once: 256 x 256 fp32, a part of the second-level cache
 constexpr int64_t kRowBlock = 768;
 
 // Panels [first, last) of an extra's up matrix as [panel][rank][16].
@@ -53,7 +54,8 @@ Plan make_plan(int64_t rows, int64_t columns, int64_t reduced) {
 
 void AfterChain::run(int64_t begin, int64_t end) {
   const auto& extras = product_.extras;
-  auto it = std::partition_point(extras.begin(), extras.end(), [&](const Extra& e) { return e.end <= begin; });
+  auto it =
+      std::partition_point(extras.begin(), extras.end(), [&](const Extra& e) { return e.end <= begin; });
   for (; it != extras.end() && it->begin < end; ++it) {
     const Extra& extra = *it;
     if (packed_ == nullptr || packed_->up != extra.up || packed_->rank != extra.rank) {

@@ -1,4 +1,5 @@
-// How a product is cut into tasks, and what follows the chain of its base; shared by the vector and the tile products.
+// How a product is cut into tasks, and what follows the chain of its base; shared by the vector and the tile
+// products.
 #pragma once
 
 #include <algorithm>

@@ -19,10 +19,10 @@
 namespace twinkle::ops::cpu {
 namespace {
 
-constexpr int64_t kVocabBlock = 512;                     // columns of one partial sum; part of the result's bits
-constexpr int64_t kRowsAtOnce = 384;                     // rows of one tile of logits
-constexpr int64_t kScratchFloats = int64_t{16} << 20;    // 64 MB of logits at most
-constexpr int64_t kGradientFloats = int64_t{2} << 20;    // 8 MB of their gradients, to stay in a cache
+constexpr int64_t kVocabBlock = 512;  // columns of one partial sum; part of the result's bits
+constexpr int64_t kRowsAtOnce = 384;  // rows of one tile of logits
+constexpr int64_t kScratchFloats = int64_t{16} << 20;  // 64 MB of logits at most
+constexpr int64_t kGradientFloats = int64_t{2} << 20;  // 8 MB of their gradients, to stay in a cache
 constexpr int kTileSlot = 6, kBlockSlot = 4;
 
 // Rows never stand a power of two apart.
@@ -107,7 +107,11 @@ struct Candidate {
 class Statistics {
  public:
   Statistics(const Head& head, HeadOutputs& out, int64_t begin, int64_t end)
-      : head_(head), out_(out), begin_(begin), rows_(end - begin), blocks_(ceil_div(head.w.rows, kVocabBlock)) {
+      : head_(head),
+        out_(out),
+        begin_(begin),
+        rows_(end - begin),
+        blocks_(ceil_div(head.w.rows, kVocabBlock)) {
     sums_.resize(static_cast<size_t>(rows_ * blocks_));
     target_score_.resize(static_cast<size_t>(rows_), std::numeric_limits<float>::quiet_NaN());
     if (out.argmax_S.defined()) place_.resize(sums_.size());
@@ -115,7 +119,8 @@ class Statistics {
       top_ = std::min(out.topk_id_SJ.size(1), head.w.rows);
       candidates_.resize(sums_.size());
       floor_ = std::vector<std::atomic<float>>(static_cast<size_t>(rows_));
-      for (auto& floor : floor_) floor.store(-std::numeric_limits<float>::infinity(), std::memory_order_relaxed);
+      for (auto& floor : floor_)
+        floor.store(-std::numeric_limits<float>::infinity(), std::memory_order_relaxed);
     }
   }
 
@@ -128,7 +133,8 @@ class Statistics {
       sums_[at] = table.row_sums(z, n, head_.scale, out_.entropy_S.defined());
       const int64_t target = head_.targets[row];
       if (target >= v0 && target < v1) target_score_[r] = z[target - v0] * head_.scale;
-      if (!place_.empty()) place_[at] = static_cast<int32_t>(v0 + table.find(z, n, head_.scale, sums_[at].max) % n);
+      if (!place_.empty())
+        place_[at] = static_cast<int32_t>(v0 + table.find(z, n, head_.scale, sums_[at].max) % n);
       if (top_ > 0) collect(z, n, v0, floor_[r], candidates_[at]);
     }
   }
@@ -140,9 +146,10 @@ class Statistics {
   }
 
  private:
-  // Keeps the block's largest `top_`. Whatever is below the floor, some block's own last place, can not be among the
-  // row's largest; the floor only saves work, so the order in which it rises does not matter.
-  void collect(const float* z, int64_t n, int64_t v0, std::atomic<float>& floor, std::vector<Candidate>& best) const {
+  // Keeps the block's largest `top_`. Whatever is below the floor, some block's own last place, can not be
+  // among the row's largest; the floor only saves work, so the order in which it rises does not matter.
+  void collect(const float* z, int64_t n, int64_t v0, std::atomic<float>& floor,
+               std::vector<Candidate>& best) const {
     float least = floor.load(std::memory_order_relaxed);
     for (int64_t i = 0; i < n; ++i) {
       const float score = z[i] * head_.scale;
@@ -188,13 +195,15 @@ class Statistics {
       const std::vector<Candidate>& some = candidates_[r * blocks_ + b];
       all.insert(all.end(), some.begin(), some.end());
     }
-    all.resize(std::max<size_t>(all.size(), top_), {std::numeric_limits<float>::quiet_NaN(), 0});  // a row of NaN
+    all.resize(std::max<size_t>(all.size(), top_),
+               {std::numeric_limits<float>::quiet_NaN(), 0});  // a row of NaN
     std::partial_sort(all.begin(), all.begin() + top_, all.end());
     const int64_t width = out_.topk_id_SJ.size(1);
     for (int64_t j = 0; j < top_; ++j) {
       out_.topk_id_SJ.mutable_data_ptr<int32_t>()[row * width + j] = all[j].id;
       if (!out_.topk_logprob_SJ.defined()) continue;
-      out_.topk_logprob_SJ.mutable_data_ptr<float>()[row * width + j] = static_cast<float>(all[j].score - lse);
+      out_.topk_logprob_SJ.mutable_data_ptr<float>()[row * width + j] =
+          static_cast<float>(all[j].score - lse);
     }
   }
 
@@ -210,8 +219,8 @@ class Statistics {
 };
 
 // Logits to their gradients, for a tile. The target's column gets its share last.
-void to_gradient(const Head& head, const HeadOutputs& forward, const float* dlogprob, const float* dentropy, int64_t r0,
-                 int64_t r1, int64_t v0, int64_t v1, float* z, int64_t stride) {
+void to_gradient(const Head& head, const HeadOutputs& forward, const float* dlogprob, const float* dentropy,
+                 int64_t r0, int64_t r1, int64_t v0, int64_t v1, float* z, int64_t stride) {
   const KernelTable& table = kernels();
   const float* lse = forward.lse_S.const_data_ptr<float>();
   const float* entropy = dentropy != nullptr ? forward.entropy_S.const_data_ptr<float>() : nullptr;
@@ -235,8 +244,9 @@ class GradientSink {
                PackedMatrix* grad_VK)
       : head_(head), lora_(head.extras.empty() ? nullptr : lora), order_(order), dhidden_(dhidden) {
     if (grad_VK != nullptr) {
-      TW_CHECK(grad_VK->dtype() == at::kFloat && grad_VK->rows() == head.w.rows && grad_VK->cols() == head.w.cols,
-               "the gradient is float32 of the head's shape");
+      TW_CHECK(
+          grad_VK->dtype() == at::kFloat && grad_VK->rows() == head.w.rows && grad_VK->cols() == head.w.cols,
+          "the gradient is float32 of the head's shape");
       at::Tensor storage = grad_VK->storage();
       grad_ = storage.mutable_data_ptr<float>();
     }
@@ -245,8 +255,8 @@ class GradientSink {
 
   bool sums_over_rows() const { return grad_ != nullptr || lora_ != nullptr; }
 
-  // dz: gradients of rows [r0, r1) and columns [v0, v1). `order` and adapters are only served by whole batches or by
-  // pieces that end at the bounds of sequences.
+  // dz: gradients of rows [r0, r1) and columns [v0, v1). `order` and adapters are only served by whole
+  // batches or by pieces that end at the bounds of sequences.
   void add(int64_t r0, int64_t r1, int64_t v0, int64_t v1, const float* dz, int64_t stride) {
     Product product;
     product.a = dz;
@@ -325,7 +335,8 @@ class GradientSink {
 
 void forward(const Head& head, HeadOutputs& out) {
   // Pieces of rows keep the partial sums of a long batch small.
-  const int64_t step = std::max<int64_t>(kRowsAtOnce, (int64_t{1} << 20) / ceil_div(head.w.rows, kVocabBlock));
+  const int64_t step =
+      std::max<int64_t>(kRowsAtOnce, (int64_t{1} << 20) / ceil_div(head.w.rows, kVocabBlock));
   for (int64_t begin = 0; begin < head.rows; begin += step) {
     const int64_t end = std::min(head.rows, begin + step);
     Statistics statistics(head, out, begin, end);
@@ -361,7 +372,8 @@ void backward(const Head& head, const HeadOutputs& out, const float* dlogprob, c
   sink.finish(0, head.rows);
 }
 
-// Ends of the pieces of rows that may be held with all their logits; empty when a sequence is longer than that.
+// Ends of the pieces of rows that may be held with all their logits; empty when a sequence is longer than
+// that.
 std::vector<int64_t> pieces_of(const Head& head, const GradientSink& sink, const LoraBatch* lora,
                                std::span<const RowRange> order) {
   const int64_t most = std::max<int64_t>(1, kScratchFloats / padded(head.w.rows));
@@ -405,7 +417,8 @@ const float* vector_of(const at::Tensor& x, int64_t rows, const char* name) {
 }  // namespace
 
 void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature, HeadOutputs& out) {
+                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
+                   HeadOutputs& out) {
   forward(Head(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature), out);
 }
 
@@ -413,12 +426,13 @@ void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
                    const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
                    const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
                    std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
-  TW_CHECK(!dentropy_S.defined() || forward.entropy_S.defined(), "the entropy's gradient needs its forward value");
+  TW_CHECK(!dentropy_S.defined() || forward.entropy_S.defined(),
+           "the entropy's gradient needs its forward value");
   const Head head(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature);
   if (head.rows == 0) return;
   GradientSink sink(head, lora, order, rows_of(dhidden_SK, head.w.cols, "dhidden"), grad_VK);
-  backward(head, forward, vector_of(dlogprob_S, head.rows, "dlogprob"), vector_of(dentropy_S, head.rows, "dentropy"),
-           sink);
+  backward(head, forward, vector_of(dlogprob_S, head.rows, "dlogprob"),
+           vector_of(dentropy_S, head.rows, "dentropy"), sink);
 }
 
 void head_forward_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,

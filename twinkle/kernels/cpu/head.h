@@ -1,5 +1,6 @@
-// The vocabulary head on the CPU's vector units, contracts as in kernels/ops.h. Logits live in blocks only. Sums over
-// the vocabulary run inside fixed blocks of kVocabBlock columns and then over blocks in order, in double precision.
+// The vocabulary head on the CPU's vector units, contracts as in kernels/ops.h. Logits live in blocks only.
+// Sums over the vocabulary run inside fixed blocks of kVocabBlock columns and then over blocks in order, in
+// double precision.
 #pragma once
 
 #include "twinkle/kernels/ops.h"
@@ -7,7 +8,8 @@
 namespace twinkle::ops::cpu {
 
 void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature, HeadOutputs& out);
+                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
+                   HeadOutputs& out);
 void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
                    const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
                    const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,

@@ -31,12 +31,14 @@ void for_each_adapter(const LoraBatch& lora, const Fn& fn) {
 template <typename Fn>
 std::vector<Extra> extras_of(const LoraBatch& lora, const Fn& make) {
   std::vector<Extra> extras;
-  for_each_adapter(lora, [&](const LoraSpan& span, const LoraSlot& slot) { extras.push_back(make(span, slot)); });
+  for_each_adapter(lora,
+                   [&](const LoraSpan& span, const LoraSlot& slot) { extras.push_back(make(span, slot)); });
   std::sort(extras.begin(), extras.end(), [](const Extra& a, const Extra& b) { return a.begin < b.begin; });
   return extras;
 }
 
-Product product_of(const at::Tensor& a, at::Tensor& c, const at::Tensor& low, const std::vector<Extra>& extras) {
+Product product_of(const at::Tensor& a, at::Tensor& c, const at::Tensor& low,
+                   const std::vector<Extra>& extras) {
   Product product;
   product.a = a.const_data_ptr<float>();
   product.rows = a.size(0);
@@ -57,7 +59,8 @@ std::vector<Extra> extras_or_none(const LoraBatch* lora, const at::Tensor& low, 
 }
 
 void clear(at::Tensor& x) {
-  if (x.numel() > 0) std::memset(x.mutable_data_ptr<float>(), 0, static_cast<size_t>(x.numel()) * sizeof(float));
+  if (x.numel() > 0)
+    std::memset(x.mutable_data_ptr<float>(), 0, static_cast<size_t>(x.numel()) * sizeof(float));
 }
 
 }  // namespace
@@ -81,7 +84,8 @@ std::vector<Extra> forward_extras(const LoraBatch& lora) {
 
 std::vector<Extra> backward_extras(const LoraBatch& lora) {
   return extras_of(lora, [](const LoraSpan& span, const LoraSlot& slot) {
-    return Extra{span.begin, span.end, slot.a_rK.size(0), slot.a_rK.const_data_ptr<float>(), slot.a_rK.size(1), 1};
+    return Extra{span.begin,        span.end, slot.a_rK.size(0), slot.a_rK.const_data_ptr<float>(),
+                 slot.a_rK.size(1), 1};
   });
 }
 
@@ -90,7 +94,8 @@ void lora_shrink(const at::Tensor& x_TK, const LoraBatch& lora, at::Tensor& low_
   std::vector<Shrink> spans;
   for_each_adapter(lora, [&](const LoraSpan& span, const LoraSlot& slot) {
     TW_CHECK(slot.a_rK.size(1) == columns, "A has the width of its input");
-    spans.push_back({span.begin, span.end, slot.a_rK.size(0), slot.scale, slot.a_rK.const_data_ptr<float>(), 1, columns});
+    spans.push_back(
+        {span.begin, span.end, slot.a_rK.size(0), slot.scale, slot.a_rK.const_data_ptr<float>(), 1, columns});
   });
   float* low = rows_of(low_TR, low_TR.size(1), "low");
   clear(low_TR);
@@ -118,7 +123,8 @@ void linear(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bia
   Product product = product_of(x_TK, y_TN, low_TR, extras);
   product.w = Weights::of(w);
   if (bias_N.defined()) {
-    TW_CHECK(bias_N.scalar_type() == at::kFloat && bias_N.is_contiguous() && bias_N.numel() == w.rows(), "bias");
+    TW_CHECK(bias_N.scalar_type() == at::kFloat && bias_N.is_contiguous() && bias_N.numel() == w.rows(),
+             "bias");
     product.bias = bias_N.const_data_ptr<float>();
   }
   multiply(product);
@@ -166,8 +172,8 @@ void linear_weight_grad(const at::Tensor& dy_TN, const at::Tensor& x_TK, std::sp
                         PackedMatrix& grad) {
   TW_CHECK(grad.dtype() == at::kFloat, "gradients are float32");
   at::Tensor storage = grad.storage();
-  add_outer(rows_of(dy_TN, grad.rows(), "dy"), grad.rows(), grad.rows(), rows_of(x_TK, grad.cols(), "x"), grad.cols(),
-            grad.cols(), order, storage.mutable_data_ptr<float>());
+  add_outer(rows_of(dy_TN, grad.rows(), "dy"), grad.rows(), grad.rows(), rows_of(x_TK, grad.cols(), "x"),
+            grad.cols(), grad.cols(), order, storage.mutable_data_ptr<float>());
 }
 
 void bias_grad(const at::Tensor& dy_TN, std::span<const RowRange> order, at::Tensor& dbias_N) {

@@ -19,7 +19,8 @@ void linear_weight_grad(const at::Tensor& dy_TN, const at::Tensor& x_TK, std::sp
                         PackedMatrix& grad);
 void bias_grad(const at::Tensor& dy_TN, std::span<const RowRange> order, at::Tensor& dbias_N);
 
-/// The spans of a batch that have an adapter, ascending by row, as low-rank steps with B (forward) or A (backward).
+/// The spans of a batch that have an adapter, ascending by row, as low-rank steps with B (forward) or A
+/// (backward).
 std::vector<Extra> forward_extras(const LoraBatch& lora);
 std::vector<Extra> backward_extras(const LoraBatch& lora);
 

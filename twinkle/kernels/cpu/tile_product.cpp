@@ -25,8 +25,8 @@ void run_block(const TileBlock& block) {
 uint16_t* halves(float* p) { return reinterpret_cast<uint16_t*>(p); }
 
 // A in bf16 tiles [row tile][step][16][32], zeros past the last row and column.
-void pack_a(const KernelTable& table, const Product& product, int64_t reduced, int64_t steps, int64_t row_tile,
-            uint16_t* out) {
+void pack_a(const KernelTable& table, const Product& product, int64_t reduced, int64_t steps,
+            int64_t row_tile, uint16_t* out) {
   std::memset(out, 0, static_cast<size_t>(steps * kTileElements) * sizeof(uint16_t));
   for (int64_t i = 0; i < 16 && row_tile * 16 + i < product.rows; ++i) {
     const float* row = product.a + (row_tile * 16 + i) * product.a_stride;
@@ -44,15 +44,16 @@ void pack_b(const KernelTable& table, const Weights& w, bool transposed, Range p
     for (int64_t s = s0; s < s1; ++s, out += kTileElements) {
       const int64_t first = s * kTileStep;
       if (!transposed) {
-        table.pack_pairs(w.type, at_element(w, (p * w.cols + first) * kPanelWidth), std::min(kTileStep, w.cols - first),
-                         out);
+        table.pack_pairs(w.type, at_element(w, (p * w.cols + first) * kPanelWidth),
+                         std::min(kTileStep, w.cols - first), out);
         continue;
       }
       const int64_t k0 = p * kPanelWidth;
       const bool second = first + kPanelWidth < w.rows;
-      table.pack_pairs_transposed(w.type, at_element(w, first * w.cols + k0 * kPanelWidth),
-                                  second ? at_element(w, (first + kPanelWidth) * w.cols + k0 * kPanelWidth) : nullptr,
-                                  std::min(kPanelWidth, w.cols - k0), out);
+      table.pack_pairs_transposed(
+          w.type, at_element(w, first * w.cols + k0 * kPanelWidth),
+          second ? at_element(w, (first + kPanelWidth) * w.cols + k0 * kPanelWidth) : nullptr,
+          std::min(kPanelWidth, w.cols - k0), out);
     }
   }
 }
@@ -70,7 +71,8 @@ void multiply_in_tiles(const Product& product, bool transposed) {
   const int64_t steps = ceil_div(reduced, kTileStep), row_tiles = ceil_div(product.rows, 16);
   uint16_t* a = halves(scratch(7, row_tiles * steps * kTileElements / 2 + 1));
   parallel_for(row_tiles, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) pack_a(table, product, reduced, steps, t, a + t * steps * kTileElements);
+    for (int64_t t = begin; t < end; ++t)
+      pack_a(table, product, reduced, steps, t, a + t * steps * kTileElements);
   });
   const Plan plan = make_plan(product.rows, columns, reduced);
   parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {

@@ -1,6 +1,6 @@
-// The products on matrix tiles (AMX): inputs rounded to bf16, sums in fp32. A chain runs over steps of 32 of the
-// reduced index in ascending order, each step as the processor's TDPBF16PS defines it, so an element's bits depend on
-// its row and column only, as everywhere. Low-rank steps and biases stay in fp32.
+// The products on matrix tiles (AMX): inputs rounded to bf16, sums in fp32. A chain runs over steps of 32 of
+// the reduced index in ascending order, each step as the processor's TDPBF16PS defines it, so an element's
+// bits depend on its row and column only, as everywhere. Low-rank steps and biases stay in fp32.
 #pragma once
 
 #include "twinkle/kernels/cpu/gemm.h"

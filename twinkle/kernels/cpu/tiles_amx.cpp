@@ -1,4 +1,5 @@
-// Tiles of the processor. Compiled with AMX flags and called only where isa.cpp found AMX and the kernel's permission.
+// Tiles of the processor. Compiled with AMX flags and called only where isa.cpp found AMX and the kernel's
+// permission.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -25,8 +26,8 @@ struct Tiles {
     _tile_loadconfig(&config);
   }
   static void end() { _tile_release(); }
-  // The intrinsics take a tile's number as text, which a template argument is not; and they do not tell the compiler
-  // that memory is read.
+  // The intrinsics take a tile's number as text, which a template argument is not; and they do not tell the
+  // compiler that memory is read.
   template <int T>
   static void zero() {
     asm volatile("tilezero %%tmm%c0" ::"i"(T));

@@ -1,6 +1,6 @@
-// Tiles in scalar code, by the definition of TDPBF16PS: within a step, even and odd elements are summed apart from
-// zero by fused multiply-adds in ascending order, the two sums are added, and the result is added to C. Denormals are
-// kept, which the processor flushes. One set of tiles a thread.
+// Tiles in scalar code, by the definition of TDPBF16PS: within a step, even and odd elements are summed apart
+// from zero by fused multiply-adds in ascending order, the two sums are added, and the result is added to C.
+// Denormals are kept, which the processor flushes. One set of tiles a thread.
 #include <cmath>
 #include <cstring>
 
@@ -46,7 +46,8 @@ struct Tiles {
     for (int m = 0; m < 16; ++m) {
       float even[16] = {}, odd[16] = {};
       for (int k = 0; k < 16; ++k) {
-        const float a0 = widen(registers.in[A - 4][m * 32 + 2 * k]), a1 = widen(registers.in[A - 4][m * 32 + 2 * k + 1]);
+        const float a0 = widen(registers.in[A - 4][m * 32 + 2 * k]),
+                    a1 = widen(registers.in[A - 4][m * 32 + 2 * k + 1]);
         const uint16_t* b = registers.in[B - 4] + k * 32;
         for (int n = 0; n < 16; ++n) {
           even[n] = std::fma(a0, widen(b[2 * n]), even[n]);
