@@ -261,6 +261,10 @@ std::map<std::string, at::Tensor> TransformersModel::get_state_dict(const std::s
   if (g.adapter()) {
     g.adapter()->make_trainable();
     for (const auto& t : g.adapter()->trained()) state[t.name] = t.value.cpu().clone();
+    // Matrices trained in full lie packed in trained(); here they have their own shape.
+    for (const auto& [name, p] : g.adapter()->saved_modules()) {
+      if (p.is_matrix()) state["base_model.model." + name + ".weight"] = p.matrix.unpack(at::kFloat).cpu();
+    }
   } else {
     for (const auto& p : shared_.model->parameters()) {
       state[p.name] = p.is_matrix() ? p.matrix.unpack(at::kFloat).cpu() : p.vector.cpu().clone();
