@@ -178,7 +178,7 @@ TEST(Program, InspectsAModelFile) {
 }
 
 TEST(Program, AFullDiskIsAnError) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   std::array<char, 256> line{};
   const std::string command =
       std::string(TWINKLE_BINARY_DIR) + "/bin/twinkle --help 2>&1 >/dev/full; echo code $?";

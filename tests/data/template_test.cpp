@@ -391,7 +391,8 @@ std::unique_ptr<Template> real(const std::string& tokenizer, const std::string& 
 }
 
 TEST(TemplateReal, Qwen3WithThinking) {
-  if (!is_directory(data_path("tokenizers/qwen3"))) GTEST_SKIP() << "no test data";
+  if (!is_directory(data_path("tokenizers/qwen3")))
+    GTEST_SKIP() << "no test data at " << data_path("tokenizers/qwen3");
   const auto tmpl = real("qwen3");
   const Json thought = {{"role", "assistant"}, {"content", "4"}, {"reasoning_content", "2+2"}};
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "2+2?"), thought})),
@@ -421,7 +422,8 @@ TEST(TemplateReal, Qwen3WithThinking) {
 }
 
 TEST(TemplateReal, IdsEqualEncodingTheWholeText) {
-  if (!is_directory(data_path("tokenizers/qwen3"))) GTEST_SKIP() << "no test data";
+  if (!is_directory(data_path("tokenizers/qwen3")))
+    GTEST_SKIP() << "no test data at " << data_path("tokenizers/qwen3");
   for (const char* name : {"qwen3", "minimind"}) {
     const auto tmpl = real(name);
     const Trajectory row = chat({msg("system", "  S\n\n"), msg("user", "日本 <b> \n\n x"),
@@ -444,7 +446,8 @@ TEST(TemplateReal, SmolLM2FromItsGguf) {
 }
 
 TEST(TemplateReal, EveryTemplateTrainsEveryAnswer) {
-  if (!is_directory(data_path("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
+  if (!is_directory(data_path("tokenizers/minimind")))
+    GTEST_SKIP() << "no test data at " << data_path("tokenizers/minimind");
   const auto tokenizer = Tokenizer::load(data_path("tokenizers/minimind"));
   const Trajectory row = chat({msg("user", "first question"), msg("assistant", "first answer"),
                                msg("user", "second question"), msg("assistant", "second answer")});

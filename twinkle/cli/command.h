@@ -5,8 +5,7 @@
 // Registration happens before main.
 //
 // To add a command: commands/spec_greet.cpp
-//   const AddCommand spec({.name = "greet", .summary = "Greet someone", .groups = [] { return
-//   std::vector<ArgGroup>{...}; }});
+//   const AddCommand spec({.name = "greet", .summary = "Greet someone", .groups = greet_groups});
 // and engine/cmd_greet.cpp (or front/):
 //   int greet(const ParsedArgs& args) { ...; return 0; }
 //   const AddRun run("greet", greet);

@@ -1,4 +1,5 @@
-// Files: whole reads, read-only maps, durable atomic writes. Errors name the path and the system's reason.
+// Files: whole reads, read-only maps, durable atomic writes. Errors name the path and the system's reason:
+// not_found, exhausted for a full disk, unavailable for the rest.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +10,13 @@
 
 namespace twinkle {
 
-/// The whole file as bytes. not_found when absent; unavailable for other system errors.
+/// The whole file as bytes.
 std::string read_file(const std::string& path);
 
 bool file_exists(const std::string& path);
 bool is_directory(const std::string& path);
 
-/// Makes the folder and its parents. unavailable with the reason when it cannot.
+/// Makes the folder and its parents.
 void make_directories(const std::string& path);
 
 /// Writes `bytes` under a temporary name, fsyncs, renames over `path`, fsyncs the folder: after a crash the

@@ -1,6 +1,6 @@
 // One pool of threads for the whole process. Work is split over rows or columns, never over a reduction, so
-// results never depend on how many threads run. parallel_for may be called from one thread at a time per
-// pool use; nested calls run inline.
+// results never depend on how many threads run. Callers from several threads take turns; nested calls run
+// inline.
 #pragma once
 
 #include <cstdint>

@@ -57,9 +57,9 @@ class CounterRng {
 /// A permutation of 0..count-1 (Fisher-Yates) that depends on (seed, stream) only.
 std::vector<int64_t> permutation(int64_t count, uint64_t seed, uint64_t stream);
 
-/// Fills out[i] with N(0, std) by Box-Muller, i-th value from counter i.
+/// Fills out[i] with N(0, std) by Box-Muller, four values from each counter: element i from counter i / 4.
 void fill_normal(float* out, int64_t count, uint64_t key, float std);
-/// Fills out[i] with U(low, high).
+/// Fills out[i] with U(low, high), likewise.
 void fill_uniform(float* out, int64_t count, uint64_t key, float low, float high);
 
 }  // namespace twinkle

@@ -99,7 +99,6 @@ class Dataset {
 
  private:
   void ensure_mapped();
-  Trajectory make_trajectory(int64_t index, const Row& row) const;
 
   std::string name_, content_hash_;
   std::shared_ptr<const RowFiles> files_;

@@ -4,8 +4,8 @@
 // With a chat template, trained is what the model itself would write: the assistant turns from the end of
 // their prompt to the end of the turn, its closing token included, in the rendering of the whole
 // conversation. `user_data` may restrict them ("key_rounds": indices of messages as given), and so may a
-// message: {"loss": false}, {"train": false} or
-// {"weight": 0}; other numbers in loss or weight are the weight of its tokens.
+// message: {"loss": false}, {"train": false} or {"weight": 0}; other numbers in loss or weight are the weight
+// of its tokens.
 // Without one (use_chat_template = false) a row is one message whose text is encoded as Hugging Face does,
 // with what the tokenizer adds (no end of sequence unless it is the tokenizer's own), and every token is
 // trained.

@@ -114,7 +114,7 @@ void bias_grad(const at::Tensor& dy_TN, std::span<const RowRange> order, at::Ten
 
 // ---------------------------------------------------------------- rows
 
-/// y = x * rsqrt(mean(x^2) + eps) * (w + offset); rstd_T is kept for backward. Rows are any [.., K] folded to
+/// y = x * rsqrt(mean(x^2) + eps) * w; rstd_T is kept for backward. Rows are any [.., K] folded to
 /// [T, K].
 void rms_norm(const at::Tensor& x_TK, const at::Tensor& w_K, double eps, at::Tensor& y_TK,
               at::Tensor& rstd_T);
@@ -129,8 +129,8 @@ void rms_norm_weight_grad(const at::Tensor& dy_TK, const at::Tensor& x_TK, const
 /// y (=) a + b; may alias.
 void add(const at::Tensor& a, const at::Tensor& b, at::Tensor& y);
 
-/// Rotates q and k in place, rotate-half form: pairs (i, i + D_rot/2) by positions[t]; cos and sin are
-/// [max_position, D_rot/2] fp32 tables, columns past D_rot pass through. `inverse` applies the transpose
+/// Rotates x (q or k) in place, rotate-half form: pairs (i, i + D_rot/2) by row positions_T[t] (int32) of cos
+/// and sin, [rows, D_rot/2] fp32 tables; columns past D_rot pass through. `inverse` applies the transpose
 /// (backward).
 void rope(at::Tensor& x_THD, const at::Tensor& positions_T, const at::Tensor& cos, const at::Tensor& sin,
           bool inverse);

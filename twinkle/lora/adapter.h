@@ -19,7 +19,7 @@ struct LoraConfig {
   bool use_rslora = false;                  // scale alpha/sqrt(r) instead of alpha/r
   std::vector<std::string> target_modules;  // names (suffix match as PEFT), or one regex / "all-linear";
                                             // empty: q_proj and v_proj, PEFT's choice for every family here
-  bool target_is_pattern = false;  // target_modules[0] is a regex (full match) or "all-linear"
+  bool target_is_pattern = false;           // target_modules[0] is a regex (full match) or "all-linear"
   std::vector<std::string> exclude_modules;
   bool exclude_is_pattern = false;  // exclude_modules[0] is a regex (full match)
   std::vector<int64_t> layers_to_transform;
@@ -27,7 +27,7 @@ struct LoraConfig {
   std::map<std::string, double> alpha_pattern;
   std::vector<std::string> modules_to_save;
   std::string base_model_name_or_path;
-  uint64_t seed = 42;  // of A's initial values; not a PEFT key
+  uint64_t seed = 42;  // of A's initial values and of dropout; not a PEFT key
   double scale_of(int64_t rank, double alpha) const;
 };
 
@@ -84,7 +84,7 @@ nn::LoraBinding bind_adapter(const CausalLM& model, Adapter& adapter, const Pack
                              bool training);
 
 /// W += scale B A for every module, and back. Merging into bf16/fp16 storage rounds; unmerge restores the
-/// very bits from the kept originals.
+/// very bits from the kept originals. invalid_argument when the adapter changes a tied embedding or head.
 class MergedAdapter {
  public:
   MergedAdapter(CausalLM& model, const Adapter& adapter);

@@ -56,8 +56,9 @@ class CausalLM {
   /// Runs the body. Returns the final hidden states after the last norm, [T, hidden], in the arena; valid
   /// until finish(). Tokens out of range are invalid_argument naming sequence and position.
   at::Tensor forward(const PackedBatch& batch, const nn::LoraBinding* lora, const ForwardOptions& options);
-  /// Log-probabilities at `rows` (of hidden) for `targets`; `out` says what is wanted, see ops::HeadOutputs.
-  /// `known_dlogprob_S`: coefficients known beforehand, computes the head's gradient in the same walk.
+  /// Log-probabilities at `rows` (of hidden, ascending) for `targets`, one each; `out` says what is wanted,
+  /// see ops::HeadOutputs. `known_dlogprob_S`: coefficients known beforehand, computes the head's gradient in
+  /// the same walk.
   void score(const std::vector<int32_t>& rows, const std::vector<int32_t>& targets, double inv_temperature,
              ops::HeadOutputs& out, const at::Tensor& known_dlogprob_S = {});
   /// Backward of the last forward and score: d(logprob) [S] (and entropy, may be undefined) down to the
@@ -73,7 +74,9 @@ class CausalLM {
   class Cache;
   std::shared_ptr<Cache> make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences);
   /// Appends `tokens` to cached sequence `index` and returns hidden states of the new tokens [n, hidden]
-  /// (valid until the next call). Bits equal those of forward() over the whole sequence.
+  /// (valid until the next call). Bits equal those of forward() over the whole sequence. `exhausted` when the
+  /// sequence has no room left; invalid_argument for a token out of range and, with dynamic rotary scaling,
+  /// past the model's context.
   struct CachedRows {
     int64_t sequence = 0;
     std::vector<int32_t> tokens;

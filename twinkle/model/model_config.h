@@ -18,7 +18,7 @@ struct RopeConfig {
   std::string type = "default";  // default | linear | dynamic | llama3 | yarn
   double factor = 1.0;
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
-  int64_t original_max_position = 0;                     // llama3, yarn, dynamic
+  int64_t original_max_position = 0;                     // llama3, yarn
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
   std::optional<double> attention_factor;                // yarn; default 0.1 ln(factor) + 1
   bool truncate = true;                                  // yarn: bounds rounded to whole dims
@@ -62,7 +62,8 @@ ModelConfig model_config_from_json(const Json& raw, std::string_view where);
 /// The config that a GGUF file's metadata describe, in config.json form.
 Json config_json_from_gguf(const Json& metadata, std::string_view where);
 
-/// cos and sin tables [positions, head_dim/2], fp32 computed in fp32 as transformers does.
+/// cos and sin tables [positions, head_dim/2], fp32, with transformers' order of roundings (see rope.cpp).
+/// Dynamic scaling takes `positions` for the length of the sequence.
 struct RopeTables {
   std::vector<float> cos, sin;
   int64_t positions = 0, half_dim = 0;

@@ -11,7 +11,8 @@ namespace twinkle {
 
 struct Picked {
   int32_t id = 0;
-  double logprob = 0;  // of the distribution drawn from (after temperature, penalties and cut-offs)
+  double logprob = 0;  // of the distribution drawn from (after temperature, penalties and cut-offs); greedy:
+                       // under softmax at temperature 1, after penalties
 };
 
 /// `history`: prompt and answer so far, for the repetition penalty. Logits that are NaN or +inf are

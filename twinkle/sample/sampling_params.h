@@ -23,7 +23,7 @@ struct SamplingParams {
   bool ignore_eos = false;
 };
 
-/// The parameters as options, with ranges and help; the CLI and servers use the same list.
+/// The parameters as options, with ranges and help; what `twinkle sample` is given is checked against them.
 const std::vector<ParamSpec>& sampling_param_specs();
 /// From checked options (see sampling_param_specs).
 SamplingParams sampling_params_from(const Options& options);

@@ -37,7 +37,7 @@ constexpr std::string_view kCheckpoint = "checkpoint-step-";
   throw unavailable(message);
 }
 
-// "" when `text` does not begin with digits that run to the end.
+// Nothing unless `text` is a number >= 0 and no more.
 std::optional<int64_t> whole_number(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -65,7 +65,7 @@ class Loss {
   virtual bool divides() const = 0;
 };
 
-/// sum / denominator with the denominator's floor of 1 for a batch in which nothing is scored.
+/// sum / denominator; the sum as it is when the denominator is not positive (nothing is scored).
 double mean_or_zero(double sum, double denominator);
 
 }  // namespace twinkle

@@ -1,6 +1,6 @@
 // How much memory a training run takes at its peak, from the model's shapes and the run's options, before
 // anything is allocated. Follows what the layers take from the arena, tensor by tensor. Pure functions;
-// docs/memory.md compares with measured peaks.
+// tests/train/planner_peak_test.cpp compares with measured peaks.
 #pragma once
 
 #include <cstdint>

@@ -120,7 +120,8 @@ class TrainGroup {
   int64_t tokens_seen() const { return tokens_seen_; }
   int64_t schedule_position() const { return schedule_position_; }
   double current_lr();
-  /// Everything that is trained, with the gradients accumulated so far.
+  /// Everything that is trained, with the gradients accumulated so far. Ask at a boundary: the two uses of a
+  /// tied embedding are added here (see Parameter::tied_grad).
   std::vector<TrainedTensor> trained();
   /// Allocates gradients and optimizer state; done at the first backward otherwise.
   void prepare();

@@ -2,9 +2,12 @@
 // names.
 //
 //   TransformersModel model("path/to/model");
-//   model.add_adapter_to_model("default", {.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"},
-//   .target_is_pattern = true}); model.set_optimizer("AdamW", {{"lr", 1e-3}}); for (...) {
-//   model.forward_backward(batch); model.clip_grad_and_step(); }
+//   model.add_adapter_to_model("default", LoraConfig{.r = 8, .target_modules = {"q_proj", "v_proj"}});
+//   model.set_optimizer("AdamW", {{"lr", 1e-3}});
+//   for (...) {
+//     model.forward_backward(batch);
+//     model.clip_grad_and_step();
+//   }
 //
 // Without an adapter the whole model is trained. With several, each has its own loss, optimizer, schedule,
 // metrics and gradients; the last argument of a method names it and may be left out while there is one. One

@@ -22,11 +22,11 @@ std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& mo
 LoraConfig lora_config(const ParsedArgs& args);
 TransformersModelOptions transformers_options(const ParsedArgs& args, at::Device device);
 
-/// Options of a registered component from the flags that it declares: `given[name]` for each parameter of
-/// that name, then the JSON object `more`. A flag in `refused_unless_declared` that was given although the
-/// component has no such parameter is an error naming both.
+/// Options of a registered component: the value of each of `flags` whose parameter it declares, then the
+/// entries of the JSON object `more`. A flag that was given although the component has no such parameter is
+/// invalid_argument naming both.
 struct FlagValue {
-  std::string param, flag;
+  std::string param, flag;  // flag "": no flag stands behind the value
   Json value;
 };
 Json component_options(const std::string& kind, const std::string& name, const std::vector<FlagValue>& flags,
