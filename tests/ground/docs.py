@@ -97,8 +97,9 @@ def run(page):
         script += [f"at={line}", f"printf '\\n--- %s:%s\\n' '{name}' \"$at\"", body]
     with tempfile.TemporaryDirectory() as scratch:
         for entry in ROOT.iterdir():
-            if entry.name not in (".git", "output"):
+            if entry.name not in (".git", ".deps", "output"):
                 os.symlink(entry, os.path.join(scratch, entry.name))
+        os.symlink(os.environ.get("TWINKLE_DEPS", ROOT / ".deps"), os.path.join(scratch, ".deps"))
         trap = f"trap 'echo \"{name}: the block at line $at failed at: $BASH_COMMAND\"' ERR\n"
         done = subprocess.run(["bash", "-c", trap + "\n".join(script)], cwd=scratch, stdin=subprocess.DEVNULL,
                               env={**os.environ, "TWINKLE_INSIDE_TEST": "1"})
