@@ -8,11 +8,11 @@
 namespace twinkle {
 namespace {
 
-// Where the package's offsets are known to slip: composed or decomposed characters get its first part's place, and
-// dropped characters shift what follows. Ours cover the source.
+// Where the package's offsets are known to slip: composed or decomposed characters get its first part's
+// place, and dropped characters shift what follows. Ours cover the source.
 bool offsets_differ(const std::string& name) {
-  for (const char* known : {"normalizer NF", "normalizer bert", "normalizer sequence", "normalizer ByteLevel", "model bpe no unk",
-                            "model bpe some bytes", "model bpe byte fallback"}) {
+  for (const char* known : {"normalizer NF", "normalizer bert", "normalizer sequence", "normalizer ByteLevel",
+                            "model bpe no unk", "model bpe some bytes", "model bpe byte fallback"}) {
     if (name.starts_with(known)) return true;
   }
   return false;

@@ -1,4 +1,5 @@
-// What holds for whole tokenizers: offsets, special tokens as text, broken UTF-8, streaming, threads, long runs, saving.
+// What holds for whole tokenizers: offsets, special tokens as text, broken UTF-8, streaming, threads, long
+// runs, saving.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,7 +29,8 @@ Json small_json() {
     vocab[std::string(left) + right] = id++;
     merges.push_back({left, right});
   }
-  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", true}};
+  const Json level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", true}};
   const auto added = [](int id, const char* text, bool special) {
     return Json{{"id", id}, {"content", text}, {"special", special}, {"normalized", false}};
   };
@@ -39,7 +41,9 @@ Json small_json() {
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
 }
 
-std::shared_ptr<const Tokenizer> small() { return Tokenizer::from_json(small_json(), {{"eos_token", "<s>"}}, "small"); }
+std::shared_ptr<const Tokenizer> small() {
+  return Tokenizer::from_json(small_json(), {{"eos_token", "<s>"}}, "small");
+}
 
 TEST(Tokenizer, SpecialTokensAreTextWhenNotParsed) {
   const auto t = small();
@@ -71,20 +75,26 @@ TEST(Tokenizer, NamesAndSizes) {
 
 TEST(Tokenizer, OffsetsCoverTheText) {
   const auto t = small();
-  const std::string text = "hi \xE4\xBD\xA0" "aaaa<s> a";
+  const std::string text =
+      "hi \xE4\xBD\xA0"
+      "aaaa<s> a";
   const Encoding e = t->encode_with_offsets(text);
   EXPECT_EQ(e.ids, t->encode(text));
-  const std::vector<std::pair<int64_t, int64_t>> want = {{0, 2}, {2, 3}, {3, 6}, {3, 6}, {3, 6}, {6, 10}, {10, 13}, {13, 15}};
+  const std::vector<std::pair<int64_t, int64_t>> want = {{0, 2}, {2, 3},  {3, 6},   {3, 6},
+                                                         {3, 6}, {6, 10}, {10, 13}, {13, 15}};
   EXPECT_EQ(e.offsets, want);
 }
 
 TEST(Tokenizer, BrokenUtf8BecomesReplacementCharacters) {
   // Maximal ill-formed parts, as Python's errors="replace".
-  const std::pair<std::string, std::string> cases[] = {
-      {"a\xFFz", "a\uFFFDz"},           {"\xE4\xBD", "\uFFFD"},
-      {"\xE4\xBDx", "\uFFFDx"},         {"\xC0\xAF", "\uFFFD\uFFFD"},
-      {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"}, {"\xF0\x9F\x98", "\uFFFD"},
-      {"\xF5\x80", "\uFFFD\uFFFD"},     {"\x80\x80", "\uFFFD\uFFFD"}};
+  const std::pair<std::string, std::string> cases[] = {{"a\xFFz", "a\uFFFDz"},
+                                                       {"\xE4\xBD", "\uFFFD"},
+                                                       {"\xE4\xBDx", "\uFFFDx"},
+                                                       {"\xC0\xAF", "\uFFFD\uFFFD"},
+                                                       {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
+                                                       {"\xF0\x9F\x98", "\uFFFD"},
+                                                       {"\xF5\x80", "\uFFFD\uFFFD"},
+                                                       {"\x80\x80", "\uFFFD\uFFFD"}};
   const auto t = small();
   for (const auto& [broken, repaired] : cases) {
     EXPECT_EQ(unicode::replace_invalid(broken), repaired);
@@ -113,11 +123,17 @@ TEST(Tokenizer, StreamNeverGivesHalfCharacters) {
 
 TEST(Tokenizer, StreamOfByteFallbackWaitsForTheRun) {
   const auto t = tokenizer("llama2");
-  const auto byte = [&t](int b) { return t->token_to_id(tokenizer::byte_token(static_cast<unsigned char>(b))); };
+  const auto byte = [&t](int b) {
+    return t->token_to_id(tokenizer::byte_token(static_cast<unsigned char>(b)));
+  };
   StreamDecoder stream(t);
-  EXPECT_EQ(stream.push(t->token_to_id("\xE2\x96\x81" "a")), "a");
+  EXPECT_EQ(stream.push(t->token_to_id("\xE2\x96\x81"
+                                       "a")),
+            "a");
   for (const int b : {0xE4, 0xBD, 0xA0}) EXPECT_EQ(stream.push(byte(b)), "");
-  EXPECT_EQ(stream.push(t->token_to_id("b")), "\xE4\xBD\xA0" "b");
+  EXPECT_EQ(stream.push(t->token_to_id("b")),
+            "\xE4\xBD\xA0"
+            "b");
   EXPECT_EQ(stream.push(byte(0xE4)), "");
   EXPECT_EQ(stream.finish(), "\uFFFD");
 }
@@ -128,7 +144,8 @@ TEST(Tokenizer, RandomIdsStreamAsTheyDecode) {
     const auto t = tokenizer(name);
     for (int round = 0; round < 50; ++round) {
       std::vector<int32_t> ids;
-      for (int i = 0; i < 60; ++i) ids.push_back(static_cast<int32_t>(rng() % static_cast<uint32_t>(t->vocab_size())));
+      for (int i = 0; i < 60; ++i)
+        ids.push_back(static_cast<int32_t>(rng() % static_cast<uint32_t>(t->vocab_size())));
       for (const bool skip : {false, true}) {
         EXPECT_EQ(streamed(t, ids, skip), t->decode(ids, skip)) << name;
         EXPECT_TRUE(unicode::is_valid(t->decode(ids, skip))) << name;
@@ -154,8 +171,21 @@ TEST(Tokenizer, DecodingGivesTheTextBack) {
 
 TEST(Tokenizer, LongRunsTakeNoLongTime) {
   const size_t size = 200'000;
-  const std::string parts[] = {"a", " ", "\n", "0", "ab", "\xF0\x9F\x98\x8A", "\xCC\x81", "e\xCC\x81\xCC\xA3", "\xE2\x96\x81", "'", "A\xC3\xA9", "\r\n ", ". "};
-  for (const char* name : {"gpt2", "qwen3", "llama2", "t5-small", "all-minilm-l6-v2", "deepseek-coder/ggml-vocab-deepseek-coder.gguf"}) {
+  const std::string parts[] = {"a",
+                               " ",
+                               "\n",
+                               "0",
+                               "ab",
+                               "\xF0\x9F\x98\x8A",
+                               "\xCC\x81",
+                               "e\xCC\x81\xCC\xA3",
+                               "\xE2\x96\x81",
+                               "'",
+                               "A\xC3\xA9",
+                               "\r\n ",
+                               ". "};
+  for (const char* name : {"gpt2", "qwen3", "llama2", "t5-small", "all-minilm-l6-v2",
+                           "deepseek-coder/ggml-vocab-deepseek-coder.gguf"}) {
     const auto t = tokenizer(name);
     for (const std::string& part : parts) {
       std::string text;
@@ -230,10 +260,12 @@ TEST(Tokenizer, GgufMetadataMakeATokenizer) {
   };
   fails("tokenizer.ggml.model", "rwkv", "tokenizer.ggml.model: unknown model \"rwkv\"");
   fails("tokenizer.ggml.pre", "klingon", "tokenizer.ggml.pre: unknown pre-tokenizer \"klingon\"");
-  fails("tokenizer.ggml.token_type", Json::array({1}), "tokenizer.ggml.token_type: needs a list of 260 numbers");
+  fails("tokenizer.ggml.token_type", Json::array({1}),
+        "tokenizer.ggml.token_type: needs a list of 260 numbers");
   fails("tokenizer.ggml.merges", Json::array({"hi"}), "tokenizer.ggml.merges: needs \"left right\"");
   fails("tokenizer.ggml.merges", Json::array({"h q"}), "is not in the vocabulary");
-  fails("tokenizer.ggml.bos_token_id", 260, "tokenizer.ggml.bos_token_id: needs a number from 0 to 259, got 260");
+  fails("tokenizer.ggml.bos_token_id", 260,
+        "tokenizer.ggml.bos_token_id: needs a number from 0 to 259, got 260");
   fails("tokenizer.ggml.tokens", Json::array({"a", "a"}), "stands there twice");
 }
 
@@ -246,8 +278,10 @@ TEST(Tokenizer, FilesThatAreNotThereOrNotRead) {
     }
     return std::string("none");
   };
-  EXPECT_NE(message("/nowhere/tokenizer.json").find("no such file or folder: /nowhere/tokenizer.json"), std::string::npos);
-  EXPECT_NE(message(data("tokenizers/bert-base-uncased")).find("has neither tokenizer.json nor vocab.json"), std::string::npos);
+  EXPECT_NE(message("/nowhere/tokenizer.json").find("no such file or folder: /nowhere/tokenizer.json"),
+            std::string::npos);
+  EXPECT_NE(message(data("tokenizers/bert-base-uncased")).find("has neither tokenizer.json nor vocab.json"),
+            std::string::npos);
   EXPECT_NE(message(data("tokenizers/internlm2")).find("is a SentencePiece model"), std::string::npos);
 }
 

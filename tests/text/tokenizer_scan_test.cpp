@@ -1,4 +1,5 @@
-// The hand-written matchers against PCRE2 on the original expressions, over random texts made of what they look at.
+// The hand-written matchers against PCRE2 on the original expressions, over random texts made of what they
+// look at.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -11,10 +12,47 @@ namespace twinkle::tokenizer {
 namespace {
 
 std::string random_text(std::mt19937& rng) {
-  static const char* const kParts[] = {
-      "a", "B", "s", "t", "re", "'s", "'S", "'ll", "'Ve", "'", "'\xC5\xBF", "1", "23", "\xD9\xA3", "\xC2\xBD", " ", "  ", "\n", "\r\n",
-      "\t", "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\xA8", ".", "!?", "\xE2\x80\x94", "\xE4\xBD\xA0", "\xC3\xA9", "\xCC\x81", "\xF0\x9F\x98\x8A",
-      "\xE2\x80\x8D", "_", "\x01", "\xEF\xBB\xBF", "\xE0\xA4\x95\xE0\xA5\x8D", "/", "$", "\xC2\x85", "\x0B", "\xE1\xA0\x8E", "\xF0\x90\xB5\x90"};
+  static const char* const kParts[] = {"a",
+                                       "B",
+                                       "s",
+                                       "t",
+                                       "re",
+                                       "'s",
+                                       "'S",
+                                       "'ll",
+                                       "'Ve",
+                                       "'",
+                                       "'\xC5\xBF",
+                                       "1",
+                                       "23",
+                                       "\xD9\xA3",
+                                       "\xC2\xBD",
+                                       " ",
+                                       "  ",
+                                       "\n",
+                                       "\r\n",
+                                       "\t",
+                                       "\xC2\xA0",
+                                       "\xE3\x80\x80",
+                                       "\xE2\x80\xA8",
+                                       ".",
+                                       "!?",
+                                       "\xE2\x80\x94",
+                                       "\xE4\xBD\xA0",
+                                       "\xC3\xA9",
+                                       "\xCC\x81",
+                                       "\xF0\x9F\x98\x8A",
+                                       "\xE2\x80\x8D",
+                                       "_",
+                                       "\x01",
+                                       "\xEF\xBB\xBF",
+                                       "\xE0\xA4\x95\xE0\xA5\x8D",
+                                       "/",
+                                       "$",
+                                       "\xC2\x85",
+                                       "\x0B",
+                                       "\xE1\xA0\x8E",
+                                       "\xF0\x90\xB5\x90"};
   std::string text;
   const int parts = static_cast<int>(rng() % 14);
   for (int i = 0; i < parts; ++i) {
@@ -60,13 +98,15 @@ TEST(TokenizerScan, GivesUpOnRunawayExpressions) {
 }
 
 TEST(TokenizerScan, RefusesWhatItCannotTranslate) {
-  for (const char* expression : {"[a&&b]", "[a[b]]", "(", "\\", "\\p{L", "\\p{Klingon}", "(?~a)", "\\y", "[a", "(?R)"}) {
+  for (const char* expression :
+       {"[a&&b]", "[a[b]]", "(", "\\", "\\p{L", "\\p{Klingon}", "(?~a)", "\\y", "[a", "(?R)"}) {
     EXPECT_THROW(pcre_pattern(expression, "place"), Error) << expression;
   }
   try {
     pcre_pattern("[a&&b]", "[x] pre_tokenizer.pattern");
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "[x] pre_tokenizer.pattern: && in a class is not supported in the expression \"[a&&b]\"");
+    EXPECT_STREQ(e.what(),
+                 "[x] pre_tokenizer.pattern: && in a class is not supported in the expression \"[a&&b]\"");
   }
 }
 

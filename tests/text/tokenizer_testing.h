@@ -14,10 +14,13 @@ namespace twinkle::testing_tokenizers {
 
 inline std::string data(const std::string& path) {
   const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" + path;
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
+         path;
 }
 
-inline std::shared_ptr<const Tokenizer> tokenizer(const std::string& name) { return Tokenizer::load(data("tokenizers/" + name)); }
+inline std::shared_ptr<const Tokenizer> tokenizer(const std::string& name) {
+  return Tokenizer::load(data("tokenizers/" + name));
+}
 
 inline std::vector<std::string> split(const std::string& text, const std::string& separator) {
   std::vector<std::string> parts;
@@ -45,7 +48,8 @@ inline std::vector<int32_t> ids_in(const std::string& line) {
   return ids;
 }
 
-inline std::string streamed(const std::shared_ptr<const Tokenizer>& tokenizer, const std::vector<int32_t>& ids, bool skip) {
+inline std::string streamed(const std::shared_ptr<const Tokenizer>& tokenizer,
+                            const std::vector<int32_t>& ids, bool skip) {
   StreamDecoder decoder(tokenizer, skip);
   std::string text;
   for (const int32_t id : ids) text += decoder.push(id);

@@ -34,14 +34,15 @@ std::string whole(const std::string& text, utf8proc_option_t options) {
 }
 
 TEST(Unicode, NormalFormsEqualUtf8procs) {
-  const std::pair<char32_t, char32_t> blocks[] = {{0x20, 0x7E},     {0xA0, 0x36F},    {0x370, 0x3FF}, {0x900, 0x9D7},
-                                                  {0xB47, 0xBD7},   {0xDCA, 0xDDF},   {0x1100, 0x11FF}, {0x1E00, 0x1FFF},
-                                                  {0x2126, 0x212B}, {0x3040, 0x30FF}, {0xAC00, 0xAC60}, {0xFB1D, 0xFB4F},
-                                                  {0xF900, 0xF910}, {0x300, 0x345}};
-  const std::pair<Form, int> forms[] = {{Form::kNfc, UTF8PROC_STABLE | UTF8PROC_COMPOSE},
-                                        {Form::kNfd, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
-                                        {Form::kNfkc, UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
-                                        {Form::kNfkd, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
+  const std::pair<char32_t, char32_t> blocks[] = {
+      {0x20, 0x7E},     {0xA0, 0x36F},    {0x370, 0x3FF},   {0x900, 0x9D7},   {0xB47, 0xBD7},
+      {0xDCA, 0xDDF},   {0x1100, 0x11FF}, {0x1E00, 0x1FFF}, {0x2126, 0x212B}, {0x3040, 0x30FF},
+      {0xAC00, 0xAC60}, {0xFB1D, 0xFB4F}, {0xF900, 0xF910}, {0x300, 0x345}};
+  const std::pair<Form, int> forms[] = {
+      {Form::kNfc, UTF8PROC_STABLE | UTF8PROC_COMPOSE},
+      {Form::kNfd, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
+      {Form::kNfkc, UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+      {Form::kNfkd, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
   std::mt19937 rng(3);
   for (int round = 0; round < 20000; ++round) {
     std::string text;
@@ -51,7 +52,8 @@ TEST(Unicode, NormalFormsEqualUtf8procs) {
       append(text, low + static_cast<char32_t>(rng() % (high - low + 1)));
     }
     for (const auto& [form, options] : forms) {
-      ASSERT_EQ(by_parts(text, form), whole(text, static_cast<utf8proc_option_t>(options))) << testing::PrintToString(text);
+      ASSERT_EQ(by_parts(text, form), whole(text, static_cast<utf8proc_option_t>(options)))
+          << testing::PrintToString(text);
     }
     if (is_surely_nfc(text)) {
       ASSERT_EQ(by_parts(text, Form::kNfc), text);
@@ -73,7 +75,8 @@ TEST(Unicode, EveryCharacterByItself) {
       ASSERT_FALSE(is_valid(text.substr(0, n)));
       ASSERT_EQ(replace_invalid(text.substr(0, n)), "\xEF\xBF\xBD");
     }
-    ASSERT_EQ(by_parts(text, Form::kNfc), whole(text, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE)));
+    ASSERT_EQ(by_parts(text, Form::kNfc),
+              whole(text, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE)));
   }
 }
 
@@ -81,7 +84,8 @@ TEST(Unicode, ManyMarksTakeNoLongTime) {
   std::string text = "a";
   for (int i = 0; i < 200000; ++i) append(text, i % 2 == 0 ? 0x301 : 0x323);
   EXPECT_EQ(by_parts(text, Form::kNfd).size(), text.size());
-  EXPECT_EQ(by_parts(text, Form::kNfc).substr(0, 3), "\xE1\xBA\xA1");  // a with dot below; the acute ones follow
+  EXPECT_EQ(by_parts(text, Form::kNfc).substr(0, 3),
+            "\xE1\xBA\xA1");  // a with dot below; the acute ones follow
 }
 
 }  // namespace

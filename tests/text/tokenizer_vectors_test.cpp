@@ -22,7 +22,8 @@ int check_llama_cpp(const std::string& vocab, const Tokenizer& tokenizer) {
   EXPECT_EQ(texts.size(), lines.size()) << vocab;
   int checked = 0;
   for (size_t i = 0; i < texts.size() && i < lines.size(); ++i) {
-    EXPECT_EQ(tokenizer.encode(texts[i], {.parse_special = false}), ids_in(lines[i])) << vocab << " " << i << ": " << texts[i];
+    EXPECT_EQ(tokenizer.encode(texts[i], {.parse_special = false}), ids_in(lines[i]))
+        << vocab << " " << i << ": " << texts[i];
     ++checked;
   }
   return checked;
@@ -37,11 +38,13 @@ TEST(TokenizerVectors, LlamaCpp) {
   EXPECT_EQ(check_llama_cpp("llama-spm", *tokenizer("llama2")), 46);
   EXPECT_EQ(check_llama_cpp("phi-3", *tokenizer("phi-3-mini")), 46);
   EXPECT_EQ(check_llama_cpp("phi-3", *tokenizer("phi-3-mini/ggml-vocab-phi-3.gguf")), 46);
-  EXPECT_EQ(check_llama_cpp("deepseek-coder", *tokenizer("deepseek-coder/ggml-vocab-deepseek-coder.gguf")), 46);
+  EXPECT_EQ(check_llama_cpp("deepseek-coder", *tokenizer("deepseek-coder/ggml-vocab-deepseek-coder.gguf")),
+            46);
 }
 
-// The vectors come from the JavaScript package. It cleans decoded texts of BERT and T5 up as a whole, the Python one
-// (which ours follows) token by token; and it maps one text of T5 otherwise than the Python package.
+// The vectors come from the JavaScript package. It cleans decoded texts of BERT and T5 up as a whole, the
+// Python one (which ours follows) token by token; and it maps one text of T5 otherwise than the Python
+// package.
 int check_generated(const std::string& name) {
   const auto t = tokenizer(name);
   const bool cleaned = name == "t5-small" || name == "all-minilm-l6-v2";
@@ -113,7 +116,8 @@ int check_kitoken(const std::string& kind, const std::string& name) {
   for (size_t i = 0; i < texts.size() && i < lines.size(); ++i) {
     // Llama 2's special tokens match after normalisation, so one inside a word is text (as in the package).
     const bool inside = kind == "llama2" && texts[i] == "<s>[PAD]</s>";
-    const auto want = inside ? std::vector<int32_t>{1, 29961, 29925, 3035, 29962, 829, 29879, 29958} : ids_in(lines[i]);
+    const auto want =
+        inside ? std::vector<int32_t>{1, 29961, 29925, 3035, 29962, 829, 29879, 29958} : ids_in(lines[i]);
     EXPECT_EQ(t->encode(unescape(texts[i])), want) << kind << " " << i << ": " << texts[i];
     EXPECT_EQ(t->decode(ids_in(lines[i])), unescape(decoded[i])) << kind << " " << i;
     ++checked;
@@ -134,12 +138,15 @@ TEST(TokenizerVectors, Kitoken) {
 }
 
 TEST(TokenizerVectors, SwiftTransformersTexts) {
-  const std::pair<const char*, const char*> files[] = {{"gpt2_encoded_tokens", "gpt2"}, {"llama_3.2_encoded", "llama3"},
-                                                       {"llama_encoded", "llama2"}, {"t5_base_encoded", "t5-small"},
+  const std::pair<const char*, const char*> files[] = {{"gpt2_encoded_tokens", "gpt2"},
+                                                       {"llama_3.2_encoded", "llama3"},
+                                                       {"llama_encoded", "llama2"},
+                                                       {"t5_base_encoded", "t5-small"},
                                                        {"bert_uncased_encoded", "all-minilm-l6-v2"}};
   for (const auto& [file, name] : files) {
     const auto t = tokenizer(name);
-    const Json row = read_json_file(data(std::string("tokenizer-vectors/swift-transformers/") + file + ".json"));
+    const Json row =
+        read_json_file(data(std::string("tokenizer-vectors/swift-transformers/") + file + ".json"));
     const auto ids = row.at("token_ids").get<std::vector<int32_t>>();
     EXPECT_EQ(t->encode(row.at("text").get<std::string>(), {.add_special_tokens = true}), ids) << file;
     // Decoded texts of T5 and BERT are cleaned up as a whole there.
@@ -156,12 +163,13 @@ TEST(TokenizerVectors, SwiftTransformersTexts) {
 
 TEST(TokenizerVectors, SwiftTransformersRows) {
   const Json file = read_json_file(data("tokenizer-vectors/swift-transformers/tokenizer_tests.json"));
-  const std::pair<const char*, const char*> models[] = {{"distilgpt2", "gpt2"},
-                                                        {"coreml-projects/Llama-2-7b-chat-coreml", "llama2"},
-                                                        {"pcuenq/Llama-3.2-1B-Instruct-tokenizer", "llama3"},
-                                                        {"t5-base", "t5-small"},
-                                                        {"bert-base-uncased", "all-minilm-l6-v2"},
-                                                        {"google-bert/bert-base-uncased", "all-minilm-l6-v2"}};
+  const std::pair<const char*, const char*> models[] = {
+      {"distilgpt2", "gpt2"},
+      {"coreml-projects/Llama-2-7b-chat-coreml", "llama2"},
+      {"pcuenq/Llama-3.2-1B-Instruct-tokenizer", "llama3"},
+      {"t5-base", "t5-small"},
+      {"bert-base-uncased", "all-minilm-l6-v2"},
+      {"google-bert/bert-base-uncased", "all-minilm-l6-v2"}};
   int checked = 0;
   for (const auto& [model, name] : models) {
     const auto t = tokenizer(name);

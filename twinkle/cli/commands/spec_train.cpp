@@ -29,9 +29,12 @@ std::vector<ArgGroup> pt_groups() {
 
 std::vector<ArgGroup> plan_groups() {
   std::vector<ArgGroup> groups = sft_groups();
-  groups[2].args = {arg("dataset_id", ParamType::kString, nullptr,
-                        "Rows to measure lengths on (default: full rows of --max-length).")};
-  groups[2].args[0].value_name = "PATH";
+  groups[2] = dataset_args();
+  for (auto& option : groups[2].args) {
+    if (option.param.name == "dataset_id") {
+      option.param.help = "Rows to measure lengths on (default: full rows of --max-length).";
+    }
+  }
   ArgSpec memory =
       arg("memory_limit_mb", ParamType::kInt, nullptr, "Memory to fit into (default: what is free now).");
   memory.param.min = 1;

@@ -25,8 +25,8 @@ Pass largest_pass(const ParsedArgs& args, int64_t budget) {
     return out;
   }
   const auto tmpl = load_template(args, load_tokenizer(args));
-  Dataset data(DatasetMeta{.dataset_id = args.get_string("dataset_id")});
-  data.encode(*tmpl, BadRows::kDrop);
+  Dataset data = load_dataset(args);
+  data.encode(*tmpl, parse_bad_rows(args.get_string("bad_rows")));
   for (const auto& f : data.features()) out.data_bytes += static_cast<int64_t>(f.input_ids.size()) * 8;
   DataLoader loader(data.take_features(), loader_options(args));
   for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {

@@ -30,6 +30,8 @@ class Sampler {
     params_ = sampling_params_from(check_options(sampling_param_specs(), options, "sample"));
     end_ids_ = template_->stop_ids();
     model_ = load_model(args, device);
+    // What the model's config calls an end counts beside what the template says.
+    for (const int64_t id : model_->config().eos_token_ids) end_ids_.push_back(static_cast<int32_t>(id));
     adapter_ = load_adapter(args, *model_);
   }
 

@@ -75,7 +75,9 @@ Schedule schedule_of(const ParsedArgs& args, int64_t batches_per_epoch) {
     const int64_t batch = args.get_int("batch_size");
     const int64_t batches = (args.get_int("train_samples") + batch - 1) / batch;
     const int64_t steps = (batches + accumulation - 1) / accumulation;
-    if (steps < out.steps) out = {.steps = steps, .last_batches = batches % accumulation};
+    if (steps <= out.steps || !args.given("max_steps")) {
+      out = {.steps = steps, .last_batches = batches % accumulation};
+    }
   }
   return out;
 }
@@ -111,6 +113,7 @@ class Run {
   std::unique_ptr<DataLoader> loader_;
   std::vector<InputFeature> eval_features_;
   std::unique_ptr<TransformersModel> model_;
+  at::Device device_ = at::kCPU;
   Schedule schedule_;
   RunManifest manifest_;
   ProgressLine progress_{stderr};
@@ -158,9 +161,8 @@ void Run::load_data() {
 }
 
 void Run::load_model() {
-  const at::Device device = apply_machine(args_);
   model_ =
-      std::make_unique<TransformersModel>(checked_model_path(args_), transformers_options(args_, device));
+      std::make_unique<TransformersModel>(checked_model_path(args_), transformers_options(args_, device_));
   model_->set_template(template_);
   if (args_.get_bool("use_lora")) {
     if (args_.has("lora_path")) {
@@ -192,7 +194,6 @@ void Run::load_model() {
                                     {"T_max", "t_max", args_.has("t_max") ? args_.get("t_max") : steps},
                                     {"eta_min", "eta_min", args_.get("eta_min")}},
                                    args_.get("scheduler_options"), args_));
-  for (const char* metric : {"LossMetric", "Accuracy", "TrainMetric"}) model_->add_metric(metric);
 }
 
 void Run::resume() {
@@ -201,6 +202,8 @@ void Run::resume() {
   const ResumeInfo info =
       model_->resume_from_checkpoint(args_.get_string("resume_from_checkpoint"), only_model);
   for (const auto& line : info.notes) note("note: " + line);
+  // The options of this run decide, not those of the run before.
+  model_->set_gradient_accumulation_steps(args_.get_int("gradient_accumulation_steps"));
   if (!only_model && !args_.get_bool("ignore_data_skip"))
     loader_->resume_from_checkpoint(info.consumed_train_samples);
   if (!only_model)
@@ -272,24 +275,24 @@ bool Run::one_step() {
   const int64_t step = model_->cur_step() + result_.skipped_steps + 1;
   const bool short_step = step == schedule_.steps && schedule_.last_batches > 0;
   const int64_t batches = short_step ? schedule_.last_batches : args_.get_int("gradient_accumulation_steps");
-  double loss = 0;
   int64_t tokens = 0;
   for (int64_t i = 0; i < batches; ++i) {
-    const ModelOutput out = model_->forward_backward(loader_->next());
-    tokens += out.num_tokens;
-    loss += out.loss.value_or(NAN) / static_cast<double>(batches);
     if (interrupted) return false;
+    tokens += model_->forward_backward(loader_->next()).num_tokens;
   }
   if (short_step) model_->flush_accumulation();
   const StepResult done = model_->clip_grad_and_step(args_.get_float("max_grad_norm"));
   result_.tokens += tokens;
-  result_.losses.push_back(loss);
-  if (std::isfinite(loss)) result_.last_loss = loss;
-  digest_->step(step, loss, done.grad_norm);
   Json line = {{"step", step},
                {"epoch", static_cast<double>(loader_->consumed_train_samples()) /
                              static_cast<double>(loader_->num_features())}};
   line.update(model_->calculate_metric(true));
+  // Of the whole accumulated batch: its mean, or its sum for a sum loss.
+  const std::string key = line.contains("loss") ? "loss" : "loss_sum";
+  const double loss = line.contains(key) && line[key].is_number() ? line[key].get<double>() : NAN;
+  result_.losses.push_back(loss);
+  if (std::isfinite(loss)) result_.last_loss = loss;
+  digest_->step(step, loss, done.grad_norm);
   if (done.skipped) {
     ++result_.skipped_steps;
     line["skipped"] = done.reason;
@@ -319,6 +322,7 @@ void Run::loop() {
 }
 
 TrainingRunResult Run::run() {
+  device_ = apply_machine(args_);
   check_model();
   load_data();
   load_model();
