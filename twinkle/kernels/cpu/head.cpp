@@ -19,8 +19,9 @@
 namespace twinkle::ops::cpu {
 namespace {
 
-constexpr int64_t kVocabBlock = 512;  // columns of one partial sum; part of the result's bits
-constexpr int64_t kRowsAtOnce = 384;  // rows of one tile of logits
+constexpr int64_t kVocabBlock = 512;      // columns of one partial sum; part of the result's bits
+constexpr int64_t kGradientChain = 2048;  // columns of one chain of d(hidden); part of the result's bits
+constexpr int64_t kRowsAtOnce = 384;      // rows of one tile of logits
 constexpr int64_t kScratchFloats = int64_t{16} << 20;  // 64 MB of logits at most
 constexpr int64_t kGradientFloats = int64_t{2} << 20;  // 8 MB of their gradients, to stay in a cache
 constexpr int kTileSlot = 6, kBlockSlot = 4;
@@ -258,15 +259,11 @@ class GradientSink {
   // dz: gradients of rows [r0, r1) and columns [v0, v1). `order` and adapters are only served by whole
   // batches or by pieces that end at the bounds of sequences.
   void add(int64_t r0, int64_t r1, int64_t v0, int64_t v1, const float* dz, int64_t stride) {
-    Product product;
-    product.a = dz;
-    product.rows = r1 - r0;
-    product.a_stride = stride;
-    product.w = head_.w.slice(v0, v1);
-    product.c = dhidden_ + r0 * head_.w.cols;
-    product.c_stride = head_.w.cols;
-    product.accumulate = v0 > 0;
-    multiply_transposed(product);
+    for (int64_t begin = v0; begin < v1;) {
+      const int64_t end = std::min(v1, (begin / kGradientChain + 1) * kGradientChain);
+      add_to_hidden(r0, r1, begin, end, dz + (begin - v0), stride);
+      begin = end;
+    }
     if (grad_ != nullptr) {
       std::vector<RowRange> ranges;
       for (const RowRange& range : order_) {
@@ -317,6 +314,34 @@ class GradientSink {
   }
 
  private:
+  // One chain over a whole vocabulary would lose digits that gradients need: chains of fixed columns are
+  // summed apart and then added, wherever a block of the vocabulary ends.
+  void add_to_hidden(int64_t r0, int64_t r1, int64_t v0, int64_t v1, const float* dz, int64_t stride) {
+    const int64_t cols = head_.w.cols;
+    if (partial_.empty()) partial_.resize(static_cast<size_t>(head_.rows * cols));
+    Product product;
+    product.a = dz;
+    product.rows = r1 - r0;
+    product.a_stride = stride;
+    product.w = head_.w.slice(v0, v1);
+    product.c = partial_.data() + r0 * cols;
+    product.c_stride = cols;
+    product.accumulate = v0 % kGradientChain != 0;
+    multiply_transposed(product);
+    if (v1 % kGradientChain != 0 && v1 != head_.w.rows) return;
+    const bool first = v1 <= kGradientChain;
+    parallel_for(r1 - r0, 16, [&](int64_t begin, int64_t end) {
+      const float* from = partial_.data() + (r0 + begin) * cols;
+      float* to = dhidden_ + (r0 + begin) * cols;
+      const int64_t count = (end - begin) * cols;
+      if (first) {
+        std::copy(from, from + count, to);
+      } else {
+        for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+      }
+    });
+  }
+
   template <typename Fn>
   void for_each_span(int64_t r0, int64_t r1, const Fn& fn) const {
     for (const LoraSpan& span : lora_->spans) {
@@ -330,7 +355,7 @@ class GradientSink {
   std::span<const RowRange> order_;
   float* dhidden_;
   float* grad_ = nullptr;
-  std::vector<float> dlow_;
+  std::vector<float> dlow_, partial_;
 };
 
 void forward(const Head& head, HeadOutputs& out) {
