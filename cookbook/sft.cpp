@@ -6,7 +6,6 @@
 #include "twinkle/train/transformers_model.h"
 
 using namespace twinkle;
-
 int main(int argc, char** argv) try {
   if (argc < 4)
     return std::fprintf(stderr, "usage: sft MODEL DATA OUTPUT_DIR [EPOCHS] [CHAT_TEMPLATE_FILE]\n"), 2;
