@@ -147,7 +147,8 @@ TEST(Commands, CombinationsThatCannotBe) {
       {"sft", sft({"--lora-r", "0"}), "[command line] 'lora_r': must be >= 1 and <= 4096, got 0"},
       {"sft", sft({"--lora-dropout", "1"}),
        "[command line] 'lora_dropout': must be >= 0 and <= 0.999, got 1"},
-      {"sft", sft({"--batch-size", "-1"}), "[command line] 'batch_size': must be >= 1, got -1"},
+      {"sft", sft({"--batch-size", "-1"}),
+       "[command line] 'batch_size': must be >= 1 and <= 1073741824, got -1"},
       {"sft", sft({"--device", "tpu"}), "[command line] 'device': must be one of cpu, cuda, got 'tpu'"},
       {"sft", sft({"--truncation-strategy", "middle"}),
        "[command line] 'truncation_strategy': must be one of raise, left, right, split, delete, got "

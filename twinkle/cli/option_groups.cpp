@@ -14,6 +14,9 @@ constexpr auto kString = ParamType::kString;
 constexpr auto kStrings = ParamType::kStringList;
 constexpr auto kJson = ParamType::kJson;
 
+// Positions of a pass are 32-bit numbers; products of two such counts stay far from overflow.
+constexpr double kMostTokens = 1 << 30;
+
 struct Extra {
   std::optional<double> min, max;
   std::vector<std::string> choices, aliases;
@@ -133,7 +136,7 @@ ArgGroup template_args() {
           {.aliases = {"template"}, .value = "NAME"}),
       option("chat_template", kString, nullptr, "File with a Jinja chat template, instead of the model's.",
              {.value = "PATH"}),
-      option("max_length", kInt, 8192, "Longest row in tokens.", {.min = 2}),
+      option("max_length", kInt, 8192, "Longest row in tokens.", {.min = 2, .max = kMostTokens}),
       option("truncation_strategy", kString, "raise", "What happens to a longer row.",
              {.choices = {"raise", "left", "right", "split", "delete"}}),
       option("use_chat_template", kBool, true,
@@ -153,7 +156,7 @@ ArgGroup training_args() {
       option("num_train_epochs", kFloat, nullptr,
              "Passes over the data; whichever ends first if --max-steps is given too.",
              {.min = 0, .aliases = {"epochs"}, .exclusive_min = true}),
-      option("batch_size", kInt, 8, "Rows in a forward and backward.", {.min = 1}),
+      option("batch_size", kInt, 8, "Rows in a forward and backward.", {.min = 1, .max = kMostTokens}),
       option("gradient_accumulation_steps", kInt, 1, "Batches in an optimizer step.",
              {.min = 1, .aliases = {"grad_accum"}}),
       option("output_dir", kString, "./output", "Where checkpoints, metrics and the manifest go.",
@@ -270,7 +273,8 @@ ArgGroup machine_args() {
              "Threads (default: the cores this process may use); never changes a number.",
              {.min = 1, .max = 1024}),
       option("max_tokens_per_pass", kInt, nullptr,
-             "Tokens that go through the model together: less memory, same numbers.", {.min = 1}),
+             "Tokens that go through the model together: less memory, same numbers.",
+             {.min = 1, .max = kMostTokens}),
   };
   return group;
 }

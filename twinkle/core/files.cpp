@@ -41,6 +41,16 @@ class Descriptor {
   int fd_;
 };
 
+void write_all(const Descriptor& file, const std::string& path, std::string_view bytes) {
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t n = ::write(file.get(), bytes.data() + written, bytes.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw system_error("write", path, errno);
+    written += static_cast<size_t>(n);
+  }
+}
+
 std::string parent_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
   return parent.empty() ? "." : parent.string();
@@ -93,20 +103,22 @@ void rename_durable(const std::string& from, const std::string& to) {
   sync_path(parent_of(to));
 }
 
-void write_file_atomic(const std::string& path, std::string_view bytes) {
+void write_file_atomic(const std::string& given, std::string_view bytes) {
   static std::atomic<uint64_t> counter{0};
+  struct stat info{};
+  const bool exists = ::stat(given.c_str(), &info) == 0;
+  if (exists && !S_ISREG(info.st_mode)) {  // a device or pipe is written to, never replaced
+    Descriptor file(given, O_WRONLY);
+    if (!file.ok()) throw system_error("write", given, errno);
+    return write_all(file, given, bytes);
+  }
+  const std::string path = exists ? std::filesystem::canonical(given).string() : given;  // links are followed
   const std::string temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
   try {
     {
       Descriptor file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0644);
       if (!file.ok()) throw system_error("write", path, errno);
-      size_t written = 0;
-      while (written < bytes.size()) {
-        const ssize_t n = ::write(file.get(), bytes.data() + written, bytes.size() - written);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) throw system_error("write", path, errno);
-        written += static_cast<size_t>(n);
-      }
+      write_all(file, path, bytes);
       if (::fsync(file.get()) != 0) throw system_error("fsync", path, errno);
     }
     rename_durable(temporary, path);

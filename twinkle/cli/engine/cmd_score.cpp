@@ -19,8 +19,34 @@ std::string input_text(const ParsedArgs& args) {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
+// Made at the first row of messages: rows of tokens and text need no chat template.
+class Messages {
+ public:
+  Messages(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer)
+      : args_(args), tokenizer_(std::move(tokenizer)) {}
+  std::vector<int32_t> encode(const Json& row, const std::string& where) {
+    if (template_ == nullptr) {
+      template_ = load_template(args_, tokenizer_);
+      preprocessor_ = Registry<Preprocessor>::create("MessagesProcessor");
+    }
+    try {
+      const auto features = template_->encode((*preprocessor_)(row));
+      if (features.size() != 1) throw invalid_argument("'messages': gave no tokens");
+      return features[0].input_ids;
+    } catch (const Error& error) {
+      throw Error(error.kind(), "[" + where + "] " + error.what());
+    }
+  }
+
+ private:
+  const ParsedArgs& args_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<Template> template_;
+  std::unique_ptr<Preprocessor> preprocessor_;
+};
+
 std::vector<int32_t> tokens_of(const Json& row, const std::string& where, const Tokenizer& tokenizer,
-                               const Template& tmpl) {
+                               Messages& messages) {
   if (!row.is_object())
     throw invalid_argument("[" + where + "] expected an object, got " + std::string(json_type_name(row)));
   int forms = 0;
@@ -44,10 +70,7 @@ std::vector<int32_t> tokens_of(const Json& row, const std::string& where, const 
     ids = tokenizer.encode(row["text"].get_ref<const std::string&>(),
                            {.add_special_tokens = true, .parse_special = false});
   } else {
-    const Trajectory trajectory = (*Registry<Preprocessor>::create("MessagesProcessor"))(row);
-    const auto features = tmpl.encode(trajectory);
-    if (features.size() != 1) throw invalid_argument("[" + where + "] 'messages': gave no tokens");
-    ids = features[0].input_ids;
+    ids = messages.encode(row, where);
   }
   if (ids.empty()) throw invalid_argument("[" + where + "] there is nothing to score: no tokens");
   return ids;
@@ -56,7 +79,7 @@ std::vector<int32_t> tokens_of(const Json& row, const std::string& where, const 
 int score(const ParsedArgs& args) {
   const at::Device device = apply_machine(args);
   const auto tokenizer = load_tokenizer(args);
-  const auto tmpl = load_template(args, tokenizer);
+  Messages messages(args, tokenizer);
   const std::string text = input_text(args),
                     name = args.has("input") ? args.get_string("input") : "standard input";
   std::vector<std::vector<int32_t>> rows;
@@ -69,7 +92,7 @@ int score(const ParsedArgs& args) {
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     places.push_back(name + " row " + std::to_string(line_number));
-    rows.push_back(tokens_of(parse_json(line, places.back()), places.back(), *tokenizer, *tmpl));
+    rows.push_back(tokens_of(parse_json(line, places.back()), places.back(), *tokenizer, messages));
   }
   if (rows.empty()) throw invalid_argument("[" + name + "] has no rows");
   const auto model = load_model(args, device);

@@ -1,0 +1,56 @@
+// labels: quick
+// Atomic writes leave devices, pipes and links what they are.
+#include "twinkle/core/files.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <future>
+
+namespace twinkle {
+namespace {
+
+class Files : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/twinkle-files-XXXXXX";
+    root_ = ::mkdtemp(pattern);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  size_t entries() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(root_), {}));
+  }
+  std::string root_;
+};
+
+TEST_F(Files, AtomicWritesReplaceAFile) {
+  write_file_atomic(root_ + "/a", "one");
+  write_file_atomic(root_ + "/a", "two");
+  EXPECT_EQ(read_file(root_ + "/a"), "two");
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, AtomicWritesGoThroughAPipe) {
+  const std::string pipe = root_ + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  auto reader = std::async(std::launch::async, [&] { return read_file(pipe); });
+  write_file_atomic(pipe, "through");
+  EXPECT_EQ(reader.get(), "through");
+  struct stat info{};
+  ASSERT_EQ(::stat(pipe.c_str(), &info), 0);
+  EXPECT_TRUE(S_ISFIFO(info.st_mode));
+}
+
+TEST_F(Files, AtomicWritesFollowALink) {
+  write_file_atomic(root_ + "/target", "one");
+  ASSERT_EQ(::symlink("target", (root_ + "/link").c_str()), 0);
+  write_file_atomic(root_ + "/link", "two");
+  EXPECT_TRUE(std::filesystem::is_symlink(root_ + "/link"));
+  EXPECT_EQ(read_file(root_ + "/target"), "two");
+  EXPECT_EQ(entries(), 2u);
+}
+
+}  // namespace
+}  // namespace twinkle
