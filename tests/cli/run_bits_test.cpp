@@ -140,6 +140,59 @@ TEST_F(RunBits, PassesThreadsAndRecomputationChangeNothing) {
   EXPECT_NE(run("other-seed", {"--seed", "43"}), first_);
 }
 
+TEST_F(RunBits, AccumulationIsOneBatch) {
+  // 36 rows: six whole steps an epoch, however they are cut.
+  const auto cut = [&](const std::string& name, const char* batch, const char* accumulation) {
+    return run(name, {"--data-slice", "0:36", "--max-steps", "12", "--batch-size", batch,
+                      "--gradient-accumulation-steps", accumulation});
+  };
+  const std::string whole = cut("six", "6", "1");
+  EXPECT_EQ(cut("twice-three", "3", "2"), whole);
+  EXPECT_EQ(cut("six-times-one", "1", "6"), whole);
+  // A run may go on with another accumulation than it began with.
+  run("one-call", {"--gradient-accumulation-steps", "1", "--max-steps", "16", "--resume-from-checkpoint",
+                   root_ + "/first/checkpoint-step-14"});
+  EXPECT_TRUE(is_directory(root_ + "/one-call/checkpoint-step-16"));
+}
+
+TEST_F(RunBits, TheSamplerSaysWhatTheTrainerSays) {
+  const std::string model = root_ + "/pt/checkpoint-step-1", adapter = last_checkpoint("first");
+  for (const std::string& with : {std::string(), adapter}) {
+    for (const char* temperature : {"0", "1"}) {
+      std::vector<std::string> ask = {"sample",    "--model-id",   model,    "--no-use-chat-template",
+                                      "--prompt",  "to be or not", "--json", "--temperature",
+                                      temperature, "--max-tokens", "20",     "--ignore-eos"};
+      std::vector<std::string> score = {"score", "--model-id", model};
+      for (auto* command : {&ask, &score}) {
+        if (!with.empty()) command->insert(command->end(), {"--adapter", with});
+      }
+      const test::Ran sampled = run_program("twinkle", ask);
+      ASSERT_EQ(sampled.code, 0) << sampled.err;
+      const Json sample = Json::parse(sampled.out).at("samples")[0];
+      const test::Ran cut = run_program(
+          "twinkle", {"tokenize", "to be or not", "--model-id", model, "--add-special-tokens", "--json"});
+      ASSERT_EQ(cut.code, 0) << cut.err;
+      Json tokens = Json::parse(cut.out).at("ids");
+      const size_t prompt = tokens.size();
+      ASSERT_EQ(Json::parse(sampled.out).at("prompt_tokens"), prompt);
+      for (const auto& id : sample.at("tokens")) tokens.push_back(id);
+      const test::Ran scored = run_program("twinkle", score, {}, Json{{"tokens", tokens}}.dump());
+      ASSERT_EQ(scored.code, 0) << scored.err;
+      const Json all = Json::parse(scored.out).at("logprobs");
+      EXPECT_EQ(Json(std::vector<Json>(all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end())),
+                sample.at("logprobs"));
+    }
+  }
+}
+
+TEST_F(RunBits, TwoRunsDoNotShareAFolder) {
+  const FolderLock other(root_ + "/first");
+  const test::Ran ran = run_program("twinkle", arguments("first", {}));
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find("another run is writing to '" + root_ + "/first'"), std::string::npos) << ran.err;
+  EXPECT_EQ(digest("first"), first_);
+}
+
 TEST_F(RunBits, KilledAndResumed) {
   CounterRng rng(static_cast<uint64_t>(::getpid()));
   for (int round = 0; round < 3; ++round) {

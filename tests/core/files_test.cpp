@@ -1,5 +1,5 @@
 // labels: quick
-// Atomic writes leave devices, pipes and links what they are.
+// Atomic writes leave devices, pipes and links what they are; a folder is locked by one holder at a time.
 #include "twinkle/core/files.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,8 @@
 
 #include <filesystem>
 #include <future>
+
+#include "twinkle/core/error.h"
 
 namespace twinkle {
 namespace {
@@ -50,6 +52,19 @@ TEST_F(Files, AtomicWritesFollowALink) {
   EXPECT_TRUE(std::filesystem::is_symlink(root_ + "/link"));
   EXPECT_EQ(read_file(root_ + "/target"), "two");
   EXPECT_EQ(entries(), 2u);
+}
+
+TEST_F(Files, AFolderHasOneHolder) {
+  {
+    const FolderLock first(root_);
+    try {
+      const FolderLock second(root_);
+      FAIL() << "locked twice";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConflict);
+    }
+  }
+  EXPECT_NO_THROW(FolderLock again(root_));
 }
 
 }  // namespace

@@ -97,6 +97,24 @@ TEST_F(HeadTest, ForwardMatchesDouble) {
   }
 }
 
+TEST_F(HeadTest, LogitsGiveTheBitsOfTheHead) {
+  for (const Isa isa : vector_isas()) {
+    force_isa(isa);
+    for (const Shape& s : kShapes) {
+      const Case c = make_case(s.rows, s.vocabulary, s.width);
+      HeadOutputs want = make_outputs(s.rows, 4), got = make_outputs(s.rows, 4);
+      head_logprobs(c.hidden, c.w, nullptr, {}, c.targets, 0.7, want);
+      at::Tensor logits = at::empty({s.rows, s.vocabulary});
+      head_logits(c.hidden, c.w, nullptr, {}, logits);
+      logits_logprobs(logits, c.targets, 0.7, got);
+      EXPECT_TRUE(same_bits(got.logprob_S, want.logprob_S)) << isa_name(isa) << s.vocabulary;
+      EXPECT_TRUE(same_bits(got.lse_S, want.lse_S)) << isa_name(isa) << s.vocabulary;
+      EXPECT_TRUE(same_bits(got.entropy_S, want.entropy_S)) << isa_name(isa) << s.vocabulary;
+      EXPECT_TRUE(at::equal(got.topk_id_SJ, want.topk_id_SJ)) << isa_name(isa) << s.vocabulary;
+    }
+  }
+}
+
 TEST_F(HeadTest, TiesGoToTheLowestId) {
   for (const Isa isa : vector_isas()) {
     force_isa(isa);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -61,7 +62,7 @@ std::string parent_of(const std::string& path) {
 std::string read_file(const std::string& path) {
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("read", path, errno);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(file.get(), &info) != 0) throw system_error("read", path, errno);
   if (S_ISDIR(info.st_mode)) throw system_error("read", path, EISDIR);
   std::string bytes;
@@ -77,12 +78,12 @@ std::string read_file(const std::string& path) {
 }
 
 bool file_exists(const std::string& path) {
-  struct stat info{};
+  struct stat info {};
   return ::stat(path.c_str(), &info) == 0;
 }
 
 bool is_directory(const std::string& path) {
-  struct stat info{};
+  struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
@@ -128,10 +129,21 @@ void write_file_atomic(const std::string& given, std::string_view bytes) {
   }
 }
 
+FolderLock::FolderLock(const std::string& path)
+    : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_ < 0) throw system_error("open", path, errno);
+  // A file system without locks (ENOLCK, ENOTSUP) is used unguarded.
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(fd_);
+  throw conflict("[files] another run is writing to '" + path + "'; give another folder, or wait for it");
+}
+
+FolderLock::~FolderLock() { ::close(fd_); }
+
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("open", path, errno);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(file.get(), &info) != 0) throw system_error("open", path, errno);
   if (!S_ISREG(info.st_mode)) throw invalid_argument("[files] '" + path + "' is not a regular file");
   size_ = static_cast<size_t>(info.st_size);

@@ -20,7 +20,8 @@ bool is_directory(const std::string& path);
 void make_directories(const std::string& path);
 
 /// Writes `bytes` under a temporary name, fsyncs, renames over `path`, fsyncs the folder: after a crash the
-/// file is the old or the new one, never a torn one.
+/// file is the old or the new one, never a torn one. A link is followed; into what is no regular file (a
+/// device, a pipe) the bytes are written as they are.
 void write_file_atomic(const std::string& path, std::string_view bytes);
 
 /// fsync of a file or folder by path.
@@ -28,6 +29,19 @@ void sync_path(const std::string& path);
 
 /// Renames and fsyncs the parent folder.
 void rename_durable(const std::string& from, const std::string& to);
+
+/// Keeps other processes that ask for the same lock out of a folder; it ends with the process, however that
+/// ends. conflict when another holds it.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_;
+};
 
 /// A read-only memory map; empty files map to an empty span. Move-only.
 class MappedFile {

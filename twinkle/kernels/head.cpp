@@ -18,6 +18,15 @@ void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
   }
 }
 
+void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, double inv_temperature,
+                     HeadOutputs& out) {
+  if (on_cpu_kernels(logits_SV)) {
+    cpu::logits_logprobs(logits_SV, targets_S, inv_temperature, out);
+  } else {
+    aten::logits_logprobs(logits_SV, targets_S, inv_temperature, out);
+  }
+}
+
 void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
                  const at::Tensor& low_SR, at::Tensor& logits_SV) {
   if (on_cpu_kernels(hidden_SK)) {

@@ -200,6 +200,9 @@ void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
 /// Full logits of a few rows [S, V] (sampling).
 void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
                  const at::Tensor& low_SR, at::Tensor& logits_SV);
+/// What head_logprobs says of the rows whose head_logits these are: the same bits (CPU).
+void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, double inv_temperature,
+                     HeadOutputs& out);
 
 /// Backward of head_logprobs. dlogprob_S and (optionally) dentropy_S come from the loss; dhidden (=) gradient
 /// through W and the adapter; grad_VK (may be null) += per sequence in `order` (ranges of scored rows);

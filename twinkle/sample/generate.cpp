@@ -1,8 +1,12 @@
 #include "twinkle/sample/generate.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 
 #include "twinkle/core/error.h"
+#include "twinkle/kernels/ops.h"
 
 namespace twinkle {
 namespace {
@@ -36,6 +40,21 @@ size_t find_stop(const std::string& text, const std::vector<std::string>& stops)
   return first;
 }
 
+// The model's own distribution: no temperature, penalty or cut-off between it and the draw.
+bool draws_as_trained(const SamplingParams& p) {
+  return (p.temperature == 0 || p.temperature == 1) && p.top_k <= 0 && p.top_p >= 1 && p.min_p == 0 &&
+         p.repetition_penalty == 1;
+}
+
+// The trainer's number for a token, bit for bit.
+double trained_logprob(const at::Tensor& logits_V, int32_t token) {
+  ops::HeadOutputs out;
+  out.logprob_S = at::empty({1}, logits_V.options());
+  out.lse_S = at::empty({1}, logits_V.options());
+  ops::logits_logprobs(logits_V.unsqueeze(0), at::full({1}, token, at::kInt), 1.0, out);
+  return out.logprob_S.const_data_ptr<float>()[0];
+}
+
 class Batch {
  public:
   Batch(CausalLM& model, Adapter* adapter, const std::shared_ptr<const Tokenizer>& tokenizer,
@@ -56,7 +75,8 @@ class Batch {
                                " tokens, the model's context is " +
                                std::to_string(model.config().max_position));
       }
-      longest = std::max(longest, std::min(length + request.params.max_tokens, model.config().max_position));
+      const int64_t room = model.config().max_position - length;
+      longest = std::max(longest, length + std::min(request.params.max_tokens, room));
       running_.push_back({StreamDecoder(tokenizer), "", "", request.prompt, request.params.max_tokens == 0});
       if (running_.back().done) results_[i].stop_reason = "length";
     }
@@ -116,7 +136,7 @@ class Batch {
                                      r.history, requests_[i].stream, out.tokens.size());
     r.history.push_back(picked.id);
     out.tokens.push_back(picked.id);
-    out.logprobs.push_back(picked.logprob);
+    out.logprobs.push_back(draws_as_trained(params) ? trained_logprob(row, picked.id) : picked.logprob);
     const auto contains = [&](const std::vector<int32_t>& ids) {
       return std::find(ids.begin(), ids.end(), picked.id) != ids.end();
     };

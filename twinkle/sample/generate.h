@@ -19,10 +19,12 @@ struct GenerateRequest {
 };
 
 struct Generated {
-  std::vector<int32_t> tokens;   // a stop token is included, last
-  std::vector<double> logprobs;  // of the distribution each token was drawn from
-  std::string text;              // decoded, without special tokens, cut before a stop string
-  std::string stop_reason;       // "stop" | "length"
+  std::vector<int32_t> tokens;  // a stop token is included, last
+  // Of the distribution each token was drawn from; without temperature, penalties and cut-offs (and greedily)
+  // the bits of score_sequences.
+  std::vector<double> logprobs;
+  std::string text;         // decoded, without special tokens, cut before a stop string
+  std::string stop_reason;  // "stop" | "length"
 };
 
 /// Called with each new piece of text of request `index`; return false to end that request.

@@ -176,6 +176,12 @@ void TransformersModel::load_weights(TrainGroup& g, const std::string& directory
   writer_.wait();
   if (g.adapter()) {
     const auto loaded = Adapter::load(*shared_.model, directory);
+    const LoraConfig &theirs = loaded->config(), &ours = g.adapter()->config();
+    if (theirs.lora_alpha != ours.lora_alpha || theirs.use_rslora != ours.use_rslora) {
+      throw invalid_argument("[checkpoint] '" + directory +
+                             "' has another lora_alpha or use_rslora than this adapter: its weights would be "
+                             "scaled otherwise");
+    }
     loaded->make_trainable();
     g.adapter()->make_trainable();
     copy_values(g.adapter()->trained(), loaded->trained(), directory);

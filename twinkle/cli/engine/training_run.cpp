@@ -32,7 +32,7 @@ class InterruptGuard {
  public:
   InterruptGuard() {
     interrupted = 0;
-    struct sigaction action{};
+    struct sigaction action {};
     action.sa_handler = [](int) {
       interrupted = 1;
       std::signal(SIGINT, SIG_DFL);
@@ -50,7 +50,8 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
  private:
-  struct sigaction old_int_{}, old_term_{};
+  struct sigaction old_int_ {
+  }, old_term_{};
 };
 
 struct Schedule {
@@ -73,7 +74,7 @@ Schedule schedule_of(const ParsedArgs& args, int64_t batches_per_epoch) {
   }
   if (args.has("train_samples")) {
     const int64_t batch = args.get_int("batch_size");
-    const int64_t batches = (args.get_int("train_samples") + batch - 1) / batch;
+    const int64_t batches = (args.get_int("train_samples") - 1) / batch + 1;
     const int64_t steps = (batches + accumulation - 1) / accumulation;
     if (steps <= out.steps || !args.given("max_steps")) {
       out = {.steps = steps, .last_batches = batches % accumulation};
@@ -94,6 +95,7 @@ class Run {
   void load_data();
   void load_model();
   void resume();
+  void check_same_rows(const Json& manifest) const;
   void write_manifest();
   void loop();
   bool one_step();
@@ -108,6 +110,7 @@ class Run {
   std::string output_dir_;
   Clock::time_point start_ = Clock::now();
   std::string dataset_hash_, eval_hash_;
+  std::unique_ptr<FolderLock> lock_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const Template> template_;
   std::unique_ptr<DataLoader> loader_;
@@ -196,6 +199,19 @@ void Run::load_model() {
                                    args_.get("scheduler_options"), args_));
 }
 
+// A position in the data means nothing in other data.
+void Run::check_same_rows(const Json& manifest) const {
+  const std::string path = args_.get_string("resume_from_checkpoint");
+  if (!manifest.is_object()) return;  // written by a program without a manifest
+  const RunManifest recorded = RunManifest::from_json(manifest, path + "/trainer_state.json");
+  const Json options = recorded.config.value("options", Json::object());
+  const auto hash = recorded.data_hashes.find(options.value("dataset_id", ""));
+  if (hash == recorded.data_hashes.end() || hash->second == dataset_hash_) return;
+  throw conflict("[checkpoint] '" + path + "' was trained on other rows than those of '" +
+                 args_.get_string("dataset_id") +
+                 "'; --ignore-data-skip goes on with these, from their beginning");
+}
+
 void Run::resume() {
   if (!args_.has("resume_from_checkpoint")) return;
   const bool only_model = args_.get_bool("resume_only_model");
@@ -204,8 +220,10 @@ void Run::resume() {
   for (const auto& line : info.notes) note("note: " + line);
   // The options of this run decide, not those of the run before.
   model_->set_gradient_accumulation_steps(args_.get_int("gradient_accumulation_steps"));
-  if (!only_model && !args_.get_bool("ignore_data_skip"))
+  if (!only_model && !args_.get_bool("ignore_data_skip")) {
+    check_same_rows(info.manifest);
     loader_->resume_from_checkpoint(info.consumed_train_samples);
+  }
   if (!only_model)
     note("resumed at step " + with_commas(info.cur_step) + " from " +
          args_.get_string("resume_from_checkpoint"));
@@ -228,6 +246,7 @@ void Run::write_manifest() {
   const Json value = manifest_.to_json();
   model_->set_manifest(value);
   make_directories(output_dir_);
+  lock_ = std::make_unique<FolderLock>(output_dir_);
   write_file_atomic(output_dir_ + "/manifest.json", value.dump(2) + "\n");
 }
 

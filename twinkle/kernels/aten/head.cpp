@@ -40,6 +40,28 @@ at::Tensor logits_of(const at::Tensor& hidden_SK, const at::Tensor& w_VK, const 
   return logits;
 }
 
+// Rows [begin, end) of the outputs, from their logits over the temperature.
+void fill_outputs(const at::Tensor& scores, const at::Tensor& targets_S, int64_t begin, int64_t end,
+                  HeadOutputs& out) {
+  const int64_t n = end - begin;
+  const at::Tensor lse = scores.logsumexp(1);
+  const at::Tensor target = targets_S.narrow(0, begin, n).to(at::kLong).unsqueeze(1);
+  out.logprob_S.narrow(0, begin, n).copy_(scores.gather(1, target).squeeze(1).sub_(lse));
+  out.lse_S.narrow(0, begin, n).copy_(lse);
+  if (out.entropy_S.defined()) {
+    const at::Tensor logp = scores - lse.unsqueeze(1);
+    out.entropy_S.narrow(0, begin, n).copy_(logp.exp().mul_(logp).sum(1).neg_());
+  }
+  if (out.argmax_S.defined()) out.argmax_S.narrow(0, begin, n).copy_(scores.argmax(1));
+  if (!out.topk_id_SJ.defined()) return;
+  const int64_t top = out.topk_id_SJ.size(1);
+  const auto [value, id] = scores.sort(/*stable=*/true, /*dim=*/1, /*descending=*/true);
+  out.topk_id_SJ.narrow(0, begin, n).copy_(id.narrow(1, 0, top));
+  if (out.topk_logprob_SJ.defined()) {
+    out.topk_logprob_SJ.narrow(0, begin, n).copy_(value.narrow(1, 0, top) - lse.unsqueeze(1));
+  }
+}
+
 }  // namespace
 
 void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
@@ -48,26 +70,15 @@ void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
   const at::Tensor weight = w_VK.unpack();
   const int64_t rows = hidden_SK.size(0), step = rows_at_once(w_VK.rows());
   for (int64_t begin = 0; begin < rows; begin += step) {
-    const int64_t end = std::min(rows, begin + step), n = end - begin;
-    const at::Tensor scores = logits_of(hidden_SK, weight, lora, low_SR, begin, end).mul_(inv_temperature);
-    const at::Tensor lse = scores.logsumexp(1);
-    const at::Tensor target = targets_S.narrow(0, begin, n).to(at::kLong).unsqueeze(1);
-    out.logprob_S.narrow(0, begin, n).copy_(scores.gather(1, target).squeeze(1).sub_(lse));
-    out.lse_S.narrow(0, begin, n).copy_(lse);
-    if (out.entropy_S.defined()) {
-      const at::Tensor logp = scores - lse.unsqueeze(1);
-      out.entropy_S.narrow(0, begin, n).copy_(logp.exp().mul_(logp).sum(1).neg_());
-    }
-    if (out.argmax_S.defined()) out.argmax_S.narrow(0, begin, n).copy_(scores.argmax(1));
-    if (out.topk_id_SJ.defined()) {
-      const int64_t top = out.topk_id_SJ.size(1);
-      const auto [value, id] = scores.sort(/*stable=*/true, /*dim=*/1, /*descending=*/true);
-      out.topk_id_SJ.narrow(0, begin, n).copy_(id.narrow(1, 0, top));
-      if (out.topk_logprob_SJ.defined()) {
-        out.topk_logprob_SJ.narrow(0, begin, n).copy_(value.narrow(1, 0, top) - lse.unsqueeze(1));
-      }
-    }
+    const int64_t end = std::min(rows, begin + step);
+    fill_outputs(logits_of(hidden_SK, weight, lora, low_SR, begin, end).mul_(inv_temperature), targets_S,
+                 begin, end, out);
   }
+}
+
+void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, double inv_temperature,
+                     HeadOutputs& out) {
+  fill_outputs(logits_SV.mul(inv_temperature), targets_S, 0, logits_SV.size(0), out);
 }
 
 void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,

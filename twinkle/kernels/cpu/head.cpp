@@ -29,35 +29,44 @@ constexpr int kTileSlot = 6, kBlockSlot = 4;
 // Rows never stand a power of two apart.
 int64_t padded(int64_t columns) { return ceil_div(columns, 32) * 32 + 16; }
 
+// What is asked of the logits of some rows.
+struct Question {
+  int64_t rows, columns;
+  float scale;
+  std::vector<int64_t> targets;
+
+  Question(int64_t rows_, int64_t columns_, const at::Tensor& targets_S, double inv_temperature)
+      : rows(rows_),
+        columns(columns_),
+        scale(static_cast<float>(inv_temperature)),
+        targets(static_cast<size_t>(rows_)) {
+    TW_CHECK(targets_S.numel() == rows && targets_S.is_contiguous(), "one target a row");
+    for (int64_t s = 0; s < rows; ++s) {
+      targets[s] = targets_S.scalar_type() == at::kLong ? targets_S.const_data_ptr<int64_t>()[s]
+                                                        : targets_S.const_data_ptr<int32_t>()[s];
+    }
+  }
+};
+
 // What all passes over the vocabulary share.
-struct Head {
+struct Head : Question {
   const float* hidden;
   Weights w;
   std::vector<Extra> extras;
   const float* low;
   int64_t low_stride;
-  std::vector<int64_t> targets;
-  float scale;
-  int64_t rows;
 
   Head(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora, const at::Tensor& low_SR,
        const at::Tensor& targets_S, double inv_temperature)
-      : hidden(rows_of(hidden_SK, w_VK.cols(), "hidden")),
+      : Question(hidden_SK.size(0), w_VK.rows(), targets_S, inv_temperature),
+        hidden(rows_of(hidden_SK, w_VK.cols(), "hidden")),
         w(Weights::of(w_VK)),
         low(nullptr),
-        low_stride(0),
-        scale(static_cast<float>(inv_temperature)),
-        rows(hidden_SK.size(0)) {
+        low_stride(0) {
     if (lora != nullptr && low_SR.defined()) {
       extras = forward_extras(*lora);
       low = rows_of(low_SR, low_SR.size(1), "low");
       low_stride = low_SR.size(1);
-    }
-    TW_CHECK(targets_S.numel() == rows && targets_S.is_contiguous(), "one target a row");
-    targets.resize(static_cast<size_t>(rows));
-    for (int64_t s = 0; s < rows; ++s) {
-      targets[s] = targets_S.scalar_type() == at::kLong ? targets_S.const_data_ptr<int64_t>()[s]
-                                                        : targets_S.const_data_ptr<int32_t>()[s];
     }
   }
 
@@ -107,17 +116,17 @@ struct Candidate {
 // Gathers what the outputs ask of rows [begin, end), tile by tile in any order, then finishes them.
 class Statistics {
  public:
-  Statistics(const Head& head, HeadOutputs& out, int64_t begin, int64_t end)
-      : head_(head),
+  Statistics(const Question& question, HeadOutputs& out, int64_t begin, int64_t end)
+      : question_(question),
         out_(out),
         begin_(begin),
         rows_(end - begin),
-        blocks_(ceil_div(head.w.rows, kVocabBlock)) {
+        blocks_(ceil_div(question.columns, kVocabBlock)) {
     sums_.resize(static_cast<size_t>(rows_ * blocks_));
     target_score_.resize(static_cast<size_t>(rows_), std::numeric_limits<float>::quiet_NaN());
     if (out.argmax_S.defined()) place_.resize(sums_.size());
     if (out.topk_id_SJ.defined()) {
-      top_ = std::min(out.topk_id_SJ.size(1), head.w.rows);
+      top_ = std::min(out.topk_id_SJ.size(1), question.columns);
       candidates_.resize(sums_.size());
       floor_ = std::vector<std::atomic<float>>(static_cast<size_t>(rows_));
       for (auto& floor : floor_)
@@ -131,11 +140,11 @@ class Statistics {
     const int64_t n = v1 - v0, block = v0 / kVocabBlock;
     for (int64_t row = r0; row < r1; ++row, z += stride) {
       const int64_t r = row - begin_, at = r * blocks_ + block;
-      sums_[at] = table.row_sums(z, n, head_.scale, out_.entropy_S.defined());
-      const int64_t target = head_.targets[row];
-      if (target >= v0 && target < v1) target_score_[r] = z[target - v0] * head_.scale;
+      sums_[at] = table.row_sums(z, n, question_.scale, out_.entropy_S.defined());
+      const int64_t target = question_.targets[row];
+      if (target >= v0 && target < v1) target_score_[r] = z[target - v0] * question_.scale;
       if (!place_.empty())
-        place_[at] = static_cast<int32_t>(v0 + table.find(z, n, head_.scale, sums_[at].max) % n);
+        place_[at] = static_cast<int32_t>(v0 + table.find(z, n, question_.scale, sums_[at].max) % n);
       if (top_ > 0) collect(z, n, v0, floor_[r], candidates_[at]);
     }
   }
@@ -153,7 +162,7 @@ class Statistics {
                std::vector<Candidate>& best) const {
     float least = floor.load(std::memory_order_relaxed);
     for (int64_t i = 0; i < n; ++i) {
-      const float score = z[i] * head_.scale;
+      const float score = z[i] * question_.scale;
       if (!(score >= least)) continue;
       const Candidate candidate{score, static_cast<int32_t>(v0 + i)};
       if (static_cast<int64_t>(best.size()) == top_) {
@@ -208,7 +217,7 @@ class Statistics {
     }
   }
 
-  const Head& head_;
+  const Question& question_;
   HeadOutputs& out_;
   int64_t begin_, rows_, blocks_;
   std::vector<RowSums> sums_;
@@ -445,6 +454,18 @@ void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
                    const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
                    HeadOutputs& out) {
   forward(Head(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature), out);
+}
+
+void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, double inv_temperature,
+                     HeadOutputs& out) {
+  const int64_t vocabulary = logits_SV.size(1);
+  const Question question(logits_SV.size(0), vocabulary, targets_S, inv_temperature);
+  const float* logits = rows_of(logits_SV, vocabulary, "logits");
+  Statistics statistics(question, out, 0, question.rows);
+  for_each_tile(0, question.rows, 0, vocabulary, [&](int64_t r0, int64_t r1, int64_t v0, int64_t v1) {
+    statistics.add(r0, r1, v0, v1, logits + r0 * vocabulary + v0, vocabulary);
+  });
+  statistics.finish();
 }
 
 void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,

@@ -10,6 +10,8 @@ namespace twinkle::ops::cpu {
 void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
                    const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
                    HeadOutputs& out);
+void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, double inv_temperature,
+                     HeadOutputs& out);
 void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
                    const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
                    const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
