@@ -62,7 +62,7 @@ std::string parent_of(const std::string& path) {
 std::string read_file(const std::string& path) {
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("read", path, errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) throw system_error("read", path, errno);
   if (S_ISDIR(info.st_mode)) throw system_error("read", path, EISDIR);
   std::string bytes;
@@ -78,12 +78,12 @@ std::string read_file(const std::string& path) {
 }
 
 bool file_exists(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(path.c_str(), &info) == 0;
 }
 
 bool is_directory(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
@@ -143,7 +143,7 @@ FolderLock::~FolderLock() { ::close(fd_); }
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("open", path, errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) throw system_error("open", path, errno);
   if (!S_ISREG(info.st_mode)) throw invalid_argument("[files] '" + path + "' is not a regular file");
   size_ = static_cast<size_t>(info.st_size);

@@ -32,7 +32,7 @@ class InterruptGuard {
  public:
   InterruptGuard() {
     interrupted = 0;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = [](int) {
       interrupted = 1;
       std::signal(SIGINT, SIG_DFL);
@@ -50,8 +50,7 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
  private:
-  struct sigaction old_int_ {
-  }, old_term_{};
+  struct sigaction old_int_{}, old_term_{};
 };
 
 struct Schedule {
