@@ -84,7 +84,7 @@ at::Tensor logits_of(CausalLM& model, Adapter* adapter) {
   if (adapter != nullptr) binding = bind_adapter(model, *adapter, batch, false);
   const nn::LoraBinding* lora = adapter != nullptr ? &binding : nullptr;
   const at::Tensor hidden = model.forward(batch, lora, {});
-  at::Tensor out = model.logits(hidden, lora).clone();
+  at::Tensor out = model.logits(model.arena(), hidden, lora).clone();
   model.finish();
   return out;
 }

@@ -348,47 +348,74 @@ TEST(CausalLmBits, DropoutChangesTheGradientAndDependsOnTheKey) {
   EXPECT_FALSE(with.back().equal(other.back()) && with[with.size() / 2].equal(other[other.size() / 2]));
 }
 
-TEST(CausalLmBits, CachedForwardEqualsTheWhole) {
+TEST(CausalLmBits, PagedForwardEqualsTheWhole) {
   for (const std::string family : {"tied", "qwen3", "mistral"}) {
     const ModelConfig config = model_config_from_json(variant(family), "test");
     auto model = CausalLM::build(config, LoudWeights(config, 5));
-    const std::vector<InputFeature> f = {feature(75, 1), feature(9, 2)};
+    const std::vector<InputFeature> f = {feature(150, 1), feature(9, 2)};
     const PackedBatch batch = pack(f);
     auto adapter = make_adapter(*model, batch);
     const at::Tensor want = model->forward(batch, &adapter->binding, {}).clone();
-    auto cache = model->make_cache(80, 2);
+    // Keys and values of a training pass stay what they were while others are sampled.
+    const std::vector<int32_t> rows = batch.scored_rows();
+    std::vector<int32_t> targets;
+    for (const int32_t row : rows) targets.push_back(batch.targets[static_cast<size_t>(row)]);
+    const auto S = static_cast<int64_t>(rows.size());
+    ops::HeadOutputs scored{.logprob_S = at::empty({S}), .lse_S = at::empty({S})};
+
+    nn::Arena arena;
+    auto kv = model->make_kv_storage(6);
+    for (auto& k : kv.k) k.fill_(NAN);  // what was never written must never be read
+    for (auto& v : kv.v) v.fill_(NAN);
+    const std::vector<int32_t> places[] = {{4, 0, 5}, {2}};
     std::vector<at::Tensor> first, second;
-    const auto piece = [&](int64_t s, int64_t begin, int64_t end) {
-      const auto& ids = f[static_cast<size_t>(s)].input_ids;
-      return CausalLM::CachedRows{s, std::vector<int32_t>(ids.begin() + begin, ids.begin() + end)};
+    nn::LoraBinding binding = adapter->binding;
+    struct Piece {
+      size_t sequence;
+      int64_t begin, end;
     };
-    const auto step = [&](const std::vector<CausalLM::CachedRows>& rows) {
-      adapter->binding.spans.clear();
+    const auto step = [&](const std::vector<Piece>& pieces) {
+      binding.spans.clear();
+      std::vector<CausalLM::PagedRows> paged;
       int64_t at = 0;
-      for (const auto& r : rows) {
-        const auto n = static_cast<int64_t>(r.tokens.size());
-        adapter->binding.spans.push_back({at, at + n, 0});
+      for (const auto& p : pieces) {
+        const int64_t n = p.end - p.begin;
+        binding.spans.push_back({at, at + n, 0});
         at += n;
+        paged.push_back({std::span(f[p.sequence].input_ids).subspan(static_cast<size_t>(p.begin), n), p.begin,
+                         places[p.sequence]});
       }
-      const at::Tensor hidden = model->forward_cached(*cache, rows, &adapter->binding).clone();
-      at = 0;
-      for (const auto& r : rows) {
-        const auto n = static_cast<int64_t>(r.tokens.size());
-        (r.sequence == 0 ? first : second).push_back(hidden.narrow(0, at, n).clone());
-        at += n;
+      const at::Tensor hidden = model->forward_paged(arena, kv, paged, &binding);
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        const auto& span = binding.spans[i];
+        (pieces[i].sequence == 0 ? first : second)
+            .push_back(hidden.narrow(0, span.begin, span.end - span.begin).clone());
       }
     };
-    step({piece(0, 0, 40)});
-    step({piece(1, 0, 5), piece(0, 40, 66)});
-    for (int64_t t = 66; t < 75; ++t) {
-      if (t - 61 < 9) {
-        step({piece(0, t, t + 1), piece(1, t - 61, t - 60)});
+    step({{0, 0, 40}});
+    step({{1, 0, 5}, {0, 40, 66}});
+    step({{0, 66, 141}});
+    for (int64_t t = 141; t < 150; ++t) {
+      if (t < 145) {
+        step({{0, t, t + 1}, {1, t - 136, t - 135}});
       } else {
-        step({piece(0, t, t + 1)});
+        step({{0, t, t + 1}});
       }
     }
     const at::Tensor got = at::cat({at::cat(first), at::cat(second)});
-    expect_same_bits({want}, {got}, family + " cached");
+    expect_same_bits({want}, {got}, family + " paged");
+
+    model->score(rows, targets, 1.0, scored);
+    ops::HeadOutputs again{.logprob_S = at::empty({S}), .lse_S = at::empty({S})};
+    const at::Tensor hidden_SK =
+        got.index_select(0, at::tensor(std::vector<int64_t>(rows.begin(), rows.end())));
+    binding.spans = {{0, S, 0}};
+    model->score_hidden(arena, hidden_SK, &binding, targets, 1.0, again);
+    expect_same_bits({scored.logprob_S, scored.lse_S}, {again.logprob_S, again.lse_S}, family + " scores");
+    ops::HeadOutputs of_logits{.logprob_S = at::empty({S}), .lse_S = at::empty({S})};
+    ops::logits_logprobs(model->logits(arena, hidden_SK, &binding), at::tensor(targets, at::kInt), 1.0,
+                         of_logits);
+    expect_same_bits({scored.logprob_S}, {of_logits.logprob_S}, family + " scores of logits");
   }
 }
 

@@ -30,8 +30,9 @@ class AdapterParity : public testing::TestWithParam<std::string> {
       const PackedBatch batch = pack({&feature, 1});
       const nn::LoraBinding binding = bind_adapter(model_.model(), adapter(), batch, /*training=*/false);
       const nn::LoraBinding* used = with_adapter ? &binding : nullptr;
-      found.push_back(model_.model().logits(model_.model().forward(batch, used, {}), used));
-      model_.model().finish();
+      CausalLM& model = model_.model();
+      found.push_back(model.logits(model.arena(), model.forward(batch, used, {}), used).clone());
+      model.finish();
     }
     return found;
   }

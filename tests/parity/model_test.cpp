@@ -23,7 +23,7 @@ TEST_P(ModelParity, LogitsOfEachSequenceAlone) {
   for (size_t i = 0; i < reference.features().size(); ++i) {
     const PackedBatch batch = pack({&reference.features()[i], 1});
     const at::Tensor hidden = model->forward(batch, nullptr, {});
-    const at::Tensor logits = model->logits(hidden, nullptr);
+    const at::Tensor logits = model->logits(model->arena(), hidden, nullptr);
     model->finish();
     EXPECT_LE(relative_error(logits, reference.value("logits." + std::to_string(i))), kTolerance)
         << "sequence " << i;
@@ -34,7 +34,7 @@ TEST_P(ModelParity, LogitsOfAllSequencesPacked) {
   const ReferenceCase reference(GetParam());
   const auto model = load(reference);
   const PackedBatch batch = pack(reference.features());
-  const at::Tensor logits = model->logits(model->forward(batch, nullptr, {}), nullptr);
+  const at::Tensor logits = model->logits(model->arena(), model->forward(batch, nullptr, {}), nullptr);
   model->finish();
   for (size_t i = 0; i < reference.features().size(); ++i) {
     EXPECT_LE(relative_error(logits.slice(0, batch.cu_seqlens[i], batch.cu_seqlens[i + 1]),

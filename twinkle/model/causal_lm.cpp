@@ -148,11 +148,11 @@ void CausalLM::finish() {
 
 RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions,
                                        const std::vector<int32_t>& cu_seqlens) {
+  std::lock_guard lock(tables_mutex);
   int32_t last = 0;
   for (const int32_t p : positions) last = std::max(last, p);
   const int64_t needed = last + 1;
-  const int64_t original =
-      config.rope.original_max_position > 0 ? config.rope.original_max_position : config.max_position;
+  const int64_t original = original_positions();
   if (config.rope.type != "dynamic" || needed <= original) {
     if (tables.positions < needed) {
       // Grow in powers of two so that the tables are rarely built; a row's values do not depend on the size.
@@ -184,6 +184,10 @@ RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions,
     return at::from_blob(values.data(), {all.positions, all.half_dim}, at::kFloat).clone().to(device);
   };
   return {index_tensor(rows, device), to_tensor(all.cos), to_tensor(all.sin)};
+}
+
+int64_t CausalLM::Impl::original_positions() const {
+  return config.rope.original_max_position > 0 ? config.rope.original_max_position : config.max_position;
 }
 
 void CausalLM::Impl::set_tables(RopeTables fresh) {
@@ -425,97 +429,6 @@ void CausalLM::Impl::backward_body(const at::Tensor& dhidden_TK) {
     }
   }
   if (embedding_trained) embed_backward(pass, s.tokens, dx_TK);
-}
-
-// ---------------------------------------------------------------- cached forward
-
-CausalLM::Cache::Cache(const ModelConfig& config, at::Device device, int64_t max_tokens,
-                       int64_t num_sequences)
-    : max_tokens_(max_tokens), lengths_(static_cast<size_t>(num_sequences), 0) {
-  for (int64_t l = 0; l < config.num_layers; ++l) {
-    const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-    k_.push_back(at::empty({num_sequences * max_tokens, config.num_kv_heads, config.head_dim}, options));
-    v_.push_back(at::empty({num_sequences * max_tokens, config.num_kv_heads, config.head_dim}, options));
-  }
-}
-
-std::shared_ptr<CausalLM::Cache> CausalLM::make_cache(int64_t max_tokens_per_sequence,
-                                                      int64_t num_sequences) {
-  return std::make_shared<Cache>(impl_->config, impl_->device, max_tokens_per_sequence, num_sequences);
-}
-
-at::Tensor CausalLM::forward_cached(Cache& cache, const std::vector<CachedRows>& rows,
-                                    const nn::LoraBinding* lora) {
-  Impl& m = *impl_;
-  finish();
-  m.state = std::make_unique<Impl::State>(*m.arena);
-  nn::Pass& pass = m.state->pass;
-  pass.lora = lora;
-  std::vector<int32_t> tokens, positions, cu_seqlens = {0};
-  std::vector<int64_t> cache_rows;
-  for (const auto& item : rows) {
-    auto& length = cache.lengths_.at(static_cast<size_t>(item.sequence));
-    const auto n = static_cast<int64_t>(item.tokens.size());
-    if (length + n > cache.max_tokens_) {
-      throw exhausted("[cache] sequence " + std::to_string(item.sequence) + " would hold " +
-                      std::to_string(length + n) + " tokens, room is for " +
-                      std::to_string(cache.max_tokens_));
-    }
-    if (m.config.rope.type == "dynamic" && length + n > m.config.max_position) {
-      throw invalid_argument("[cache] a model with dynamic rotary scaling can not be continued past " +
-                             std::to_string(m.config.max_position) + " tokens");
-    }
-    pass.attention.push_back({.q_begin = static_cast<int64_t>(tokens.size()),
-                              .q_len = n,
-                              .kv_begin = item.sequence * cache.max_tokens_,
-                              .kv_len = length + n,
-                              .blocks = {}});
-    for (int64_t i = 0; i < n; ++i) {
-      const int32_t token = item.tokens[static_cast<size_t>(i)];
-      if (token < 0 || token >= m.config.vocab_size) {
-        throw invalid_argument("[cache] token " + std::to_string(token) + " is not in the vocabulary of " +
-                               std::to_string(m.config.vocab_size));
-      }
-      tokens.push_back(token);
-      positions.push_back(static_cast<int32_t>(length + i));
-      cache_rows.push_back(item.sequence * cache.max_tokens_ + length + i);
-    }
-    cu_seqlens.push_back(static_cast<int32_t>(tokens.size()));
-    length += n;
-  }
-  const RotaryRows rotary = m.rotary_rows(positions, cu_seqlens);
-  pass.rope_rows_T = rotary.rows;
-  pass.cos = rotary.cos;
-  pass.sin = rotary.sin;
-  const at::Tensor ids = index_tensor(tokens, m.device);
-  const auto T = static_cast<int64_t>(tokens.size());
-  at::Tensor x_TK = m.arena->take({T, m.config.hidden_size});
-  m.embed(pass, ids, x_TK);
-  for (size_t l = 0; l < m.layers.size(); ++l) {
-    const nn::LayerCache layer_cache{cache.k_[l], cache.v_[l], cache_rows};
-    m.layers[l].forward(pass, x_TK, x_TK, nullptr, &layer_cache);
-  }
-  at::Tensor rstd_T = m.arena->take({T}), hidden_TK = m.arena->take(x_TK.sizes());
-  ops::rms_norm(x_TK, pass.norm(*m.final_norm).vector, m.config.rms_norm_eps, hidden_TK, rstd_T);
-  return hidden_TK;
-}
-
-at::Tensor CausalLM::logits(const at::Tensor& hidden_SK, const nn::LoraBinding* lora) {
-  Impl& m = *impl_;
-  const int64_t S = hidden_SK.size(0);
-  at::Tensor logits_SV = at::empty({S, m.config.vocab_size}, hidden_SK.options());
-  nn::Pass pass(*m.arena);
-  pass.lora = lora;
-  const auto bound = pass.module_lora(m.head_module);
-  if (!bound) {
-    ops::head_logits(hidden_SK, m.head_matrix(lora), nullptr, {}, logits_SV);
-    return logits_SV;
-  }
-  nn::Scratch scratch(*m.arena);
-  at::Tensor low_SR = m.arena->take({S, bound->batch.max_rank()});
-  ops::lora_shrink(hidden_SK, bound->batch, low_SR);
-  ops::head_logits(hidden_SK, m.head_matrix(lora), &bound->batch, low_SR, logits_SV);
-  return logits_SV;
 }
 
 }  // namespace twinkle

@@ -1,5 +1,6 @@
 // A decoder language model: explicit forward and backward over packed sequences, on the operations of
-// kernels/. One pass at a time per object; the weights may be read by many threads between passes.
+// kernels/. One training pass at a time per object, with sampling passes of other threads beside it; the
+// weights may be read by many threads.
 #pragma once
 
 #include <functional>
@@ -70,20 +71,35 @@ class CausalLM {
   /// Releases what the pass kept.
   void finish();
 
-  /// Keys and values of sequences being generated.
-  class Cache;
-  std::shared_ptr<Cache> make_cache(int64_t max_tokens_per_sequence, int64_t num_sequences);
-  /// Appends `tokens` to cached sequence `index` and returns hidden states of the new tokens [n, hidden]
-  /// (valid until the next call). Bits equal those of forward() over the whole sequence. `exhausted` when the
-  /// sequence has no room left; invalid_argument for a token out of range and, with dynamic rotary scaling,
-  /// past the model's context.
-  struct CachedRows {
-    int64_t sequence = 0;
-    std::vector<int32_t> tokens;
+  // ---- sampling: passes that read keys and values from blocks of a cache. They touch nothing that a
+  // training pass on this object keeps, so one thread may sample while another trains adapters; only the
+  // weights of the model itself must stand still. Each sampling thread brings an arena and storage of its
+  // own.
+
+  /// Keys and values by layer, [blocks * kAttentionBlock, G, D] each. Memory is touched when it is written.
+  struct KvStorage {
+    std::vector<at::Tensor> k, v;
   };
-  at::Tensor forward_cached(Cache& cache, const std::vector<CachedRows>& rows, const nn::LoraBinding* lora);
-  /// Logits [S, vocab] of rows of hidden states.
-  at::Tensor logits(const at::Tensor& hidden_SK, const nn::LoraBinding* lora);
+  KvStorage make_kv_storage(int64_t num_blocks) const;
+  static int64_t kv_block_bytes(const ModelConfig& config);
+  /// The tokens at positions first .. first + tokens.size() - 1 of one sequence. Block j of `blocks` holds
+  /// its positions from j * kAttentionBlock on; keys and values before `first` are there already.
+  struct PagedRows {
+    std::span<const int32_t> tokens;
+    int64_t first = 0;
+    std::span<const int32_t> blocks;
+  };
+  /// Stores the keys and values of new tokens and returns their hidden states after the last norm
+  /// [T, hidden], in the order of `rows`, in the arena (whose memory is released first). Bits equal those of
+  /// forward() over whole sequences. invalid_argument for a token out of range and, with dynamic rotary
+  /// scaling, past the length where its frequencies begin to depend on the length.
+  at::Tensor forward_paged(nn::Arena& arena, KvStorage& kv, std::span<const PagedRows> rows,
+                           const nn::LoraBinding* lora);
+  /// Logits [S, vocab] of rows of hidden states, in the arena. The spans of `lora` are ranges of these rows.
+  at::Tensor logits(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora);
+  /// score() for rows of hidden states of forward_paged: the same bits.
+  void score_hidden(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora,
+                    const std::vector<int32_t>& targets, double inv_temperature, ops::HeadOutputs& out);
 
  private:
   CausalLM();

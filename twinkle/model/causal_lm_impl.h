@@ -1,7 +1,8 @@
-// What CausalLM holds; only causal_lm.cpp includes it.
+// What CausalLM holds; only the files that implement it include it.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "twinkle/model/causal_lm.h"
@@ -15,17 +16,6 @@ at::Tensor index_tensor(const std::vector<int32_t>& values, at::Device device);
 /// Rows of rotary tables for each token.
 struct RotaryRows {
   at::Tensor rows, cos, sin;
-};
-
-class CausalLM::Cache {
- public:
-  Cache(const ModelConfig& config, at::Device device, int64_t max_tokens, int64_t num_sequences);
-
- private:
-  friend class CausalLM;
-  int64_t max_tokens_;
-  std::vector<int64_t> lengths_;
-  std::vector<at::Tensor> k_, v_;  // by layer, [sequences * max_tokens, G, D]
 };
 
 struct CausalLM::Impl {
@@ -54,6 +44,7 @@ struct CausalLM::Impl {
   std::vector<nn::DecoderLayer> layers;
   Parameter *embedding = nullptr, *final_norm = nullptr, *head = nullptr;
   int64_t head_module = -1;
+  std::mutex tables_mutex;  // training and sampling passes may both make the tables grow
   RopeTables tables;
   at::Tensor cos, sin;
   std::unique_ptr<State> state;
@@ -61,6 +52,8 @@ struct CausalLM::Impl {
   Parameter& load_parameter(const WeightSource& source, const WeightInfo& expected,
                             const LoadOptions& options);
   RotaryRows rotary_rows(const std::vector<int32_t>& positions, const std::vector<int32_t>& cu_seqlens);
+  /// The length up to which rotary frequencies do not depend on a sequence's own length.
+  int64_t original_positions() const;
   void set_tables(RopeTables fresh);
   void check_batch(const PackedBatch& batch) const;
   void embed(nn::Pass& pass, const at::Tensor& tokens, at::Tensor& x_TK);

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -10,6 +11,20 @@ namespace twinkle::nn {
 namespace {
 
 at::Tensor rows_of(const at::Tensor& x_THD) { return x_THD.view({x_THD.size(0), -1}); }
+
+// Row i of x goes to row rows[i] of the cache.
+void store_rows(at::Tensor cache_RGD, std::span<const int64_t> rows, const at::Tensor& x_TGD) {
+  if (!cache_RGD.is_cpu()) {
+    const at::Tensor index = at::from_blob(const_cast<int64_t*>(rows.data()), {x_TGD.size(0)}, at::kLong);
+    cache_RGD.index_copy_(0, index.to(cache_RGD.device()), x_TGD);
+    return;
+  }
+  const int64_t width = x_TGD.size(1) * x_TGD.size(2);
+  const float* from = x_TGD.const_data_ptr<float>();
+  float* to = cache_RGD.mutable_data_ptr<float>();
+  for (size_t i = 0; i < rows.size(); ++i)
+    std::copy_n(from + static_cast<int64_t>(i) * width, width, to + rows[i] * width);
+}
 
 void norm_weight_grad(Pass& pass, Parameter& weight, const at::Tensor& dy_TK, const at::Tensor& x_TK,
                       const at::Tensor& rstd_T) {
@@ -96,12 +111,9 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
   ops::rope(s.k_TGD, pass.rope_rows_T, pass.cos, pass.sin, false);
   const double scale = 1.0 / std::sqrt(static_cast<double>(D));
   if (cache != nullptr) {
-    const at::Tensor rows =
-        at::from_blob(const_cast<int64_t*>(cache->rows.data()), {T}, at::kLong).to(x_TK.device());
-    at::Tensor k = cache->k, v = cache->v;
-    k.index_copy_(0, rows, s.k_TGD);
-    v.index_copy_(0, rows, s.v_TGD);
-    ops::attention(s.q_THD, k, v, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
+    store_rows(cache->k, cache->rows, s.k_TGD);
+    store_rows(cache->v, cache->rows, s.v_TGD);
+    ops::attention(s.q_THD, cache->k, cache->v, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
   } else {
     ops::attention(s.q_THD, s.k_TGD, s.v_TGD, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
   }

@@ -16,7 +16,7 @@ constexpr int64_t kPrefillChunk = 512;  // prompt tokens a pass, to bound its me
 struct Running {
   StreamDecoder decoder;
   std::string text, held;  // `held` may be the beginning of a stop string
-  std::vector<int32_t> history;
+  std::vector<int32_t> history, blocks;
   bool done = false;
 };
 
@@ -77,10 +77,16 @@ class Batch {
       }
       const int64_t room = model.config().max_position - length;
       longest = std::max(longest, length + std::min(request.params.max_tokens, room));
-      running_.push_back({StreamDecoder(tokenizer), "", "", request.prompt, request.params.max_tokens == 0});
+      running_.push_back(
+          {StreamDecoder(tokenizer), "", "", request.prompt, {}, request.params.max_tokens == 0});
       if (running_.back().done) results_[i].stop_reason = "length";
     }
-    cache_ = model.make_cache(longest, static_cast<int64_t>(requests.size()));
+    blocks_each_ = (longest + ops::kAttentionBlock - 1) / ops::kAttentionBlock;
+    kv_ = model.make_kv_storage(blocks_each_ * static_cast<int64_t>(requests.size()));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      for (int64_t j = 0; j < blocks_each_; ++j)
+        running_[i].blocks.push_back(static_cast<int32_t>(static_cast<int64_t>(i) * blocks_each_ + j));
+    }
     if (adapter != nullptr) binding_ = bind_adapter(model, *adapter, PackedBatch{}, false);
     has_adapter_ = adapter != nullptr;
   }
@@ -88,11 +94,12 @@ class Batch {
   std::vector<Generated> run() {
     for (size_t i = 0; i < requests_.size(); ++i) prefill(i);
     for (;;) {
-      std::vector<CausalLM::CachedRows> rows;
+      std::vector<CausalLM::PagedRows> rows;
       std::vector<size_t> who;
       for (size_t i = 0; i < running_.size(); ++i) {
         if (running_[i].done) continue;
-        rows.push_back({static_cast<int64_t>(i), {running_[i].history.back()}});
+        const auto& r = running_[i];
+        rows.push_back({std::span(r.history).last(1), static_cast<int64_t>(r.history.size()) - 1, r.blocks});
         who.push_back(i);
       }
       if (rows.empty()) return std::move(results_);
@@ -110,21 +117,21 @@ class Batch {
       const int64_t end = std::min(length, begin + kPrefillChunk);
       const int64_t last = end - begin - 1;
       const at::Tensor logits =
-          step({{static_cast<int64_t>(i), {prompt.begin() + begin, prompt.begin() + end}}}, &last);
+          step({{{prompt.begin() + begin, prompt.begin() + end}, begin, running_[i].blocks}}, &last);
       if (end == length) accept(i, logits.select(0, 0));
     }
   }
 
   /// Logits of every row, or of one.
-  at::Tensor step(const std::vector<CausalLM::CachedRows>& rows, const int64_t* only) {
+  at::Tensor step(const std::vector<CausalLM::PagedRows>& rows, const int64_t* only) {
     int64_t total = 0;
     for (const auto& r : rows) total += static_cast<int64_t>(r.tokens.size());
     binding_.spans.assign(1, {0, total, 0});
     const nn::LoraBinding* lora = has_adapter_ ? &binding_ : nullptr;
-    at::Tensor hidden = model_.forward_cached(*cache_, rows, lora);
+    at::Tensor hidden = model_.forward_paged(arena_, kv_, rows, lora);
     if (only != nullptr) hidden = hidden.narrow(0, *only, 1);
     binding_.spans.assign(1, {0, hidden.size(0), 0});
-    return model_.logits(hidden, lora).cpu();
+    return model_.logits(arena_, hidden, lora).cpu();
   }
 
   void accept(size_t i, const at::Tensor& logits_V) {
@@ -176,7 +183,9 @@ class Batch {
   const OnText& on_text_;
   std::vector<Generated> results_;
   std::vector<Running> running_;
-  std::shared_ptr<CausalLM::Cache> cache_;
+  nn::Arena arena_{model_.device()};
+  CausalLM::KvStorage kv_;
+  int64_t blocks_each_ = 0;
   nn::LoraBinding binding_;
   bool has_adapter_ = false;
 };

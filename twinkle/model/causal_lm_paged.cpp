@@ -1,0 +1,122 @@
+// The sampling passes of CausalLM: the same layers as in training, with keys and values in blocks of a cache.
+// Legend: T new tokens of the pass, S rows whose logits are wanted, K hidden, G key/value heads, D head dim.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "twinkle/core/error.h"
+#include "twinkle/model/causal_lm_impl.h"
+
+namespace twinkle {
+
+int64_t CausalLM::kv_block_bytes(const ModelConfig& config) {
+  return 2 * config.num_layers * ops::kAttentionBlock * config.num_kv_heads * config.head_dim *
+         static_cast<int64_t>(sizeof(float));
+}
+
+CausalLM::KvStorage CausalLM::make_kv_storage(int64_t num_blocks) const {
+  const ModelConfig& config = impl_->config;
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(impl_->device);
+  KvStorage out;
+  for (int64_t l = 0; l < config.num_layers; ++l) {
+    const std::vector<int64_t> sizes = {num_blocks * ops::kAttentionBlock, config.num_kv_heads,
+                                        config.head_dim};
+    out.k.push_back(at::empty(sizes, options));
+    out.v.push_back(at::empty(sizes, options));
+  }
+  return out;
+}
+
+at::Tensor CausalLM::forward_paged(nn::Arena& arena, KvStorage& kv, std::span<const PagedRows> rows,
+                                   const nn::LoraBinding* lora) {
+  Impl& m = *impl_;
+  TW_CHECK(kv.k.size() == m.layers.size(), "keys and values for every layer");
+  arena.release({});
+  nn::Pass pass(arena);
+  pass.lora = lora;
+  std::vector<int32_t> tokens, positions, cu_seqlens = {0};
+  std::vector<int64_t> cache_rows;
+  for (const auto& item : rows) {
+    const auto n = static_cast<int64_t>(item.tokens.size());
+    const int64_t length = item.first + n;
+    TW_CHECK(static_cast<int64_t>(item.blocks.size()) * ops::kAttentionBlock >= length,
+             "a block for every position");
+    if (m.config.rope.type == "dynamic" && length > m.original_positions()) {
+      throw invalid_argument("[sample] a model with dynamic rotary scaling can not be continued past " +
+                             std::to_string(m.original_positions()) + " tokens");
+    }
+    pass.attention.push_back({.q_begin = static_cast<int64_t>(tokens.size()),
+                              .q_len = n,
+                              .kv_begin = 0,
+                              .kv_len = length,
+                              .blocks = item.blocks});
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t token = item.tokens[static_cast<size_t>(i)];
+      if (token < 0 || token >= m.config.vocab_size) {
+        throw invalid_argument("[sample] token " + std::to_string(token) + " is not in the vocabulary of " +
+                               std::to_string(m.config.vocab_size));
+      }
+      const int64_t position = item.first + i;
+      tokens.push_back(token);
+      positions.push_back(static_cast<int32_t>(position));
+      cache_rows.push_back(static_cast<int64_t>(item.blocks[static_cast<size_t>(
+                               position / ops::kAttentionBlock)]) *
+                               ops::kAttentionBlock +
+                           position % ops::kAttentionBlock);
+    }
+    cu_seqlens.push_back(static_cast<int32_t>(tokens.size()));
+  }
+  const RotaryRows rotary = m.rotary_rows(positions, cu_seqlens);
+  pass.rope_rows_T = rotary.rows;
+  pass.cos = rotary.cos;
+  pass.sin = rotary.sin;
+  const at::Tensor ids = index_tensor(tokens, m.device);
+  const auto T = static_cast<int64_t>(tokens.size());
+  at::Tensor x_TK = arena.take({T, m.config.hidden_size});
+  m.embed(pass, ids, x_TK);
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    const nn::LayerCache layer_cache{kv.k[l], kv.v[l], cache_rows};
+    m.layers[l].forward(pass, x_TK, x_TK, nullptr, &layer_cache);
+  }
+  at::Tensor rstd_T = arena.take({T}), hidden_TK = arena.take(x_TK.sizes());
+  ops::rms_norm(x_TK, pass.norm(*m.final_norm).vector, m.config.rms_norm_eps, hidden_TK, rstd_T);
+  return hidden_TK;
+}
+
+at::Tensor CausalLM::logits(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora) {
+  Impl& m = *impl_;
+  const int64_t S = hidden_SK.size(0);
+  at::Tensor logits_SV = arena.take({S, m.config.vocab_size});
+  nn::Pass pass(arena);
+  pass.lora = lora;
+  const auto bound = pass.module_lora(m.head_module);
+  nn::Scratch scratch(arena);
+  at::Tensor low_SR;
+  if (bound) {
+    low_SR = arena.take({S, bound->batch.max_rank()});
+    ops::lora_shrink(hidden_SK, bound->batch, low_SR);
+  }
+  ops::head_logits(hidden_SK, m.head_matrix(lora), bound ? &bound->batch : nullptr, low_SR, logits_SV);
+  return logits_SV;
+}
+
+void CausalLM::score_hidden(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora,
+                            const std::vector<int32_t>& targets, double inv_temperature,
+                            ops::HeadOutputs& out) {
+  Impl& m = *impl_;
+  const int64_t S = hidden_SK.size(0);
+  TW_CHECK(S == static_cast<int64_t>(targets.size()), "a target for every row");
+  nn::Pass pass(arena);
+  pass.lora = lora;
+  const auto bound = pass.module_lora(m.head_module);
+  nn::Scratch scratch(arena);
+  at::Tensor low_SR;
+  if (bound) {
+    low_SR = arena.take({S, bound->batch.max_rank()});
+    ops::lora_shrink(hidden_SK, bound->batch, low_SR);
+  }
+  ops::head_logprobs(hidden_SK, m.head_matrix(lora), bound ? &bound->batch : nullptr, low_SR,
+                     index_tensor(targets, m.device), inv_temperature, out);
+}
+
+}  // namespace twinkle
