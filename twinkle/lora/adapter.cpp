@@ -91,25 +91,6 @@ std::string b_name(const LoraModule& m) {
   return kPrefix + m.name + (m.linear < 0 ? ".lora_embedding_B" : ".lora_B.weight");
 }
 
-// Modules with zeroed pairs of the right shapes.
-std::vector<LoraModule> make_modules(const CausalLM& model, const LoraConfig& config, bool every_entry) {
-  std::vector<LoraModule> out;
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(model.device());
-  for (const auto& target : match_targets(config, adaptable_names(model), every_entry)) {
-    LoraModule module;
-    module.name = target.name;
-    module.linear = linear_index(model, target.name);
-    const auto shape = weight_of(model, target.name).shape();  // [out, in]; for the embedding [vocab, hidden]
-    const int64_t in = module.linear < 0 ? shape[0] : shape[1],
-                  out_features = module.linear < 0 ? shape[1] : shape[0];
-    module.slot.a_rK = at::zeros({target.rank, in}, options);
-    module.slot.b_Nr = at::zeros({out_features, target.rank}, options);
-    module.slot.scale = static_cast<float>(config.scale_of(target.rank, target.alpha));
-    out.push_back(std::move(module));
-  }
-  return out;
-}
-
 std::string shape_text(at::IntArrayRef shape) {
   std::string out = "[";
   for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
@@ -161,13 +142,80 @@ void check_base_layer(const CausalLM& model, const SafeTensor& tensor, const std
 
 }  // namespace
 
+// ---------------------------------------------------------------- memory
+
+// Modules with zeroed pairs of the right shapes, in one piece of memory.
+void Adapter::lay_out(const CausalLM& model, bool every_entry) {
+  constexpr int64_t kAligned = 16;  // floats of 64 bytes
+  const auto take = [&](int64_t elements) {
+    const int64_t place = flat_elements_;
+    flat_elements_ += (elements + kAligned - 1) / kAligned * kAligned;
+    return place;
+  };
+  for (const auto& target : match_targets(config_, adaptable_names(model), every_entry)) {
+    LoraModule module;
+    module.name = target.name;
+    module.linear = linear_index(model, target.name);
+    const auto shape = weight_of(model, target.name).shape();  // [out, in]; for the embedding [vocab, hidden]
+    Place place{.rank = target.rank,
+                .in = module.linear < 0 ? shape[0] : shape[1],
+                .out = module.linear < 0 ? shape[1] : shape[0]};
+    place.a = take(place.rank * place.in);
+    place.b = take(place.out * place.rank);
+    module.slot.scale = static_cast<float>(config_.scale_of(target.rank, target.alpha));
+    modules_.push_back(std::move(module));
+    places_.push_back(place);
+  }
+  set_values(at::zeros({flat_elements_}, at::TensorOptions().dtype(at::kFloat).device(model.device())));
+}
+
+void Adapter::save_whole(const CausalLM& model) {
+  for (const auto& name : names_to_save(model, config_)) {
+    saved_modules_.emplace(name, copy_of(weight_of(model, name), name));
+  }
+}
+
+void Adapter::set_values(at::Tensor flat) {
+  TW_CHECK(!flat.defined() || flat.numel() == flat_elements_, "values have the adapter's size");
+  values_ = std::move(flat);
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    const Place& p = places_[i];
+    ops::LoraSlot& slot = modules_[i].slot;
+    slot.a_rK = values_.defined() ? values_.narrow(0, p.a, p.rank * p.in).view({p.rank, p.in}) : at::Tensor();
+    slot.b_Nr =
+        values_.defined() ? values_.narrow(0, p.b, p.out * p.rank).view({p.out, p.rank}) : at::Tensor();
+  }
+}
+
+void Adapter::set_gradients(at::Tensor flat) {
+  TW_CHECK(!flat.defined() || flat.numel() == flat_elements_, "gradients have the adapter's size");
+  gradients_ = std::move(flat);
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    const Place& p = places_[i];
+    ops::LoraSlot& slot = modules_[i].slot;
+    const bool there = gradients_.defined();
+    slot.da_rK = there ? gradients_.narrow(0, p.a, p.rank * p.in).view({p.rank, p.in}) : at::Tensor();
+    slot.db_Nr = there ? gradients_.narrow(0, p.b, p.out * p.rank).view({p.out, p.rank}) : at::Tensor();
+  }
+}
+
+void Adapter::make_trainable() {
+  if (!gradients_.defined()) set_gradients(at::zeros_like(values_));
+  for (auto& [name, parameter] : saved_modules_) parameter.make_trainable();
+}
+
+void Adapter::zero_grad() {
+  if (gradients_.defined()) gradients_.zero_();
+  for (auto& [name, parameter] : saved_modules_) parameter.zero_grad();
+}
+
+// ---------------------------------------------------------------- making and files
+
 std::unique_ptr<Adapter> Adapter::create(const CausalLM& model, const LoraConfig& config) {
   auto out = std::make_unique<Adapter>();
   out->config_ = expand_all_linear(config, adaptable_names(model));
-  for (const auto& name : names_to_save(model, out->config_)) {
-    out->saved_modules_.emplace(name, copy_of(weight_of(model, name), name));
-  }
-  out->modules_ = make_modules(model, out->config_, true);
+  out->save_whole(model);
+  out->lay_out(model, true);
   const uint64_t key_a = mix_key(config.seed, hash_name("lora_A")),
                  key_b = mix_key(config.seed, hash_name("lora_B"));
   for (auto& module : out->modules_) {
@@ -203,10 +251,8 @@ std::unique_ptr<Adapter> Adapter::load(const CausalLM& model, const std::string&
   auto out = std::make_unique<Adapter>();
   out->config_ = expand_all_linear(lora_config_from_json(read_json_file(config_path), config_path),
                                    adaptable_names(model));
-  out->modules_ = make_modules(model, out->config_, false);
-  for (const auto& name : names_to_save(model, out->config_)) {
-    out->saved_modules_.emplace(name, copy_of(weight_of(model, name), name));
-  }
+  out->lay_out(model, false);
+  out->save_whole(model);
 
   const SafetensorsFile file = SafetensorsFile::open(path);
   std::vector<std::string> missing, misshapen, unexpected;
@@ -299,22 +345,6 @@ int64_t Adapter::num_parameters() const {
   return count;
 }
 
-void Adapter::make_trainable() {
-  for (auto& module : modules_) {
-    if (!module.slot.da_rK.defined()) module.slot.da_rK = at::zeros_like(module.slot.a_rK);
-    if (!module.slot.db_Nr.defined()) module.slot.db_Nr = at::zeros_like(module.slot.b_Nr);
-  }
-  for (auto& [name, parameter] : saved_modules_) parameter.make_trainable();
-}
-
-void Adapter::zero_grad() {
-  for (auto& module : modules_) {
-    if (module.slot.da_rK.defined()) module.slot.da_rK.zero_();
-    if (module.slot.db_Nr.defined()) module.slot.db_Nr.zero_();
-  }
-  for (auto& [name, parameter] : saved_modules_) parameter.zero_grad();
-}
-
 std::vector<Adapter::Trained> Adapter::trained() {
   std::vector<Trained> out;
   for (const auto& module : modules_) {
@@ -328,34 +358,60 @@ std::vector<Adapter::Trained> Adapter::trained() {
   return out;
 }
 
+// ---------------------------------------------------------------- binding
+
+AdapterUse use_of(const Adapter& adapter, bool training, bool gradients) {
+  return {.modules = &adapter.modules(),
+          .saved_modules = &adapter.saved_modules(),
+          .gradients = gradients,
+          .dropout = training ? adapter.config().lora_dropout : 0.0,
+          .dropout_seed = mix_key(adapter.config().seed, hash_name("lora_dropout"))};
+}
+
+nn::LoraBinding bind_adapters(const CausalLM& model, std::span<const AdapterUse> adapters,
+                              std::vector<ops::LoraSpan> spans) {
+  nn::LoraBinding out;
+  out.spans = std::move(spans);
+  out.slots.resize(model.linears().size());
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    const AdapterUse& use = adapters[i];
+    for (const auto& module : *use.modules) {
+      auto& slots = module.linear < 0 ? out.embedding : out.slots[static_cast<size_t>(module.linear)];
+      slots.resize(adapters.size());
+      slots[i] = module.slot;
+      if (!use.gradients) slots[i].da_rK = slots[i].db_Nr = at::Tensor();
+    }
+    out.dropout.push_back(use.dropout);
+    out.dropout_seed.push_back(use.dropout_seed);
+    if (use.saved_modules == nullptr || use.saved_modules->empty()) continue;
+    if (adapters.size() > 1) {
+      throw invalid_argument("[lora] an adapter with modules_to_save needs a pass of its own");
+    }
+    for (const auto& [name, parameter] : *use.saved_modules) {
+      // A pass writes gradients of trainable parameters only.
+      Parameter* whole = const_cast<Parameter*>(&parameter);
+      if (name == kEmbedding) {
+        out.replaced_embedding = whole;
+      } else if (name == kHead) {
+        out.replaced_head = whole;
+      } else {
+        out.replaced_norms[&weight_of(model, name)] = whole;
+      }
+    }
+  }
+  return out;
+}
+
 nn::LoraBinding bind_adapter(const CausalLM& model, Adapter& adapter, const PackedBatch& batch,
                              bool training) {
-  nn::LoraBinding out;
+  std::vector<ops::LoraSpan> spans;
   for (const int64_t b : batch.reduction_order()) {
     const int64_t begin = batch.cu_seqlens[static_cast<size_t>(b)],
                   end = batch.cu_seqlens[static_cast<size_t>(b) + 1];
-    if (end > begin) out.spans.push_back({begin, end, 0});
+    if (end > begin) spans.push_back({begin, end, 0});
   }
-  out.slots.resize(model.linears().size());
-  for (const auto& module : adapter.modules()) {
-    if (module.linear < 0) {
-      out.embedding = {module.slot};
-    } else {
-      out.slots[static_cast<size_t>(module.linear)] = {module.slot};
-    }
-  }
-  for (auto& [name, parameter] : adapter.saved_modules()) {
-    if (name == kEmbedding) {
-      out.replaced_embedding = &parameter;
-    } else if (name == kHead) {
-      out.replaced_head = &parameter;
-    } else {
-      out.replaced_norms[&weight_of(model, name)] = &parameter;
-    }
-  }
-  out.dropout = {training ? adapter.config().lora_dropout : 0.0};
-  out.dropout_seed = {mix_key(adapter.config().seed, hash_name("lora_dropout"))};
-  return out;
+  const AdapterUse use = use_of(adapter, training, true);
+  return bind_adapters(model, std::span(&use, 1), std::move(spans));
 }
 
 }  // namespace twinkle

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,9 +64,20 @@ class Adapter {
   const std::vector<LoraModule>& modules() const { return modules_; }
   /// Whole copies of modules that are trained in full (modules_to_save), by module name.
   std::map<std::string, Parameter>& saved_modules() { return saved_modules_; }
+  const std::map<std::string, Parameter>& saved_modules() const { return saved_modules_; }
   int64_t num_parameters() const;
   void make_trainable();  // allocates zeroed gradients
   void zero_grad();
+
+  /// All pairs lie in one flat fp32 tensor, each on a 64-byte boundary, and their gradients in another of the
+  /// same layout (undefined while there are none). Whole copies (saved_modules) are apart.
+  const at::Tensor& values() const { return values_; }
+  const at::Tensor& gradients() const { return gradients_; }
+  int64_t flat_elements() const { return flat_elements_; }
+  /// Puts the pairs onto another flat tensor; an undefined one lets go of the memory, and the adapter can not
+  /// be used until values are there again.
+  void set_values(at::Tensor flat);
+  void set_gradients(at::Tensor flat);
   /// (name, value, gradient) of every trained tensor, in file order; names as in the PEFT file.
   struct Trained {
     std::string name;
@@ -74,10 +86,36 @@ class Adapter {
   std::vector<Trained> trained();
 
  private:
+  /// Where a module's pair lies, in elements of the flat tensors.
+  struct Place {
+    int64_t a = 0, b = 0, rank = 0, in = 0, out = 0;
+  };
+  void lay_out(const CausalLM& model, bool every_entry);
+  void save_whole(const CausalLM& model);
+
   LoraConfig config_;
   std::vector<LoraModule> modules_;
+  std::vector<Place> places_;
+  int64_t flat_elements_ = 0;
+  at::Tensor values_, gradients_;
   std::map<std::string, Parameter> saved_modules_;
 };
+
+/// One adapter as a pass uses it: views, kept alive by whoever owns them.
+struct AdapterUse {
+  const std::vector<LoraModule>* modules = nullptr;
+  const std::map<std::string, Parameter>* saved_modules = nullptr;  // only with one adapter in the pass
+  bool gradients = false;                                           // backward adds to the slots' gradients
+  double dropout = 0.0;
+  uint64_t dropout_seed = 0;
+};
+/// As a model in training uses `adapter` (with dropout), or as one in evaluation.
+AdapterUse use_of(const Adapter& adapter, bool training, bool gradients);
+
+/// A binding of several adapters: span.slot is the place in `adapters`. Spans are one a sequence, in
+/// reduction order. invalid_argument when an adapter with whole copies shares the pass with another.
+nn::LoraBinding bind_adapters(const CausalLM& model, std::span<const AdapterUse> adapters,
+                              std::vector<ops::LoraSpan> spans);
 
 /// A binding for a batch whose sequences all use `adapter` (training: with its dropout).
 nn::LoraBinding bind_adapter(const CausalLM& model, Adapter& adapter, const PackedBatch& batch,

@@ -1,0 +1,266 @@
+// labels: quick bits tenants
+// The pool of adapters: limits, least recently used ones written and read back bit for bit, snapshots that
+// keep their weights, and nothing left behind by removal or failure.
+#include "twinkle/lora/adapter_pool.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "twinkle/core/error.h"
+
+namespace twinkle {
+namespace {
+
+namespace fs = std::filesystem;
+
+#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+std::string message_of(const std::function<void()>& work, ErrorKind kind = ErrorKind::kInvalidArgument) {
+  try {
+    work();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), kind) << e.what();
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+std::unique_ptr<CausalLM> tiny_model() {
+  const Json raw = {{"architectures", {"LlamaForCausalLM"}},
+                    {"hidden_size", 16},
+                    {"intermediate_size", 24},
+                    {"num_hidden_layers", 2},
+                    {"num_attention_heads", 2},
+                    {"num_key_value_heads", 1},
+                    {"vocab_size", 32},
+                    {"initializer_range", 0.3},
+                    {"tie_word_embeddings", false}};
+  const ModelConfig config = model_config_from_json(raw, "tiny");
+  return CausalLM::build(config, *random_weights(config, 4), {});
+}
+
+LoraConfig config_of(int64_t r, std::vector<std::string> targets = {"q_proj", "v_proj"}, uint64_t seed = 1) {
+  LoraConfig config;
+  config.r = r;
+  config.target_modules = std::move(targets);
+  config.seed = seed;
+  return config;
+}
+
+class Pool : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "/tw_pool_XXXXXX";
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  AdapterPool make(int64_t max_loras, AdapterPoolOptions options = {}) {
+    options.max_loras = max_loras;
+    options.spill_dir = folder_;
+    return AdapterPool(*model_, options);
+  }
+  int64_t num_files() const {
+    int64_t count = 0;
+    for (const auto& found : fs::recursive_directory_iterator(folder_)) count += found.is_regular_file();
+    return count;
+  }
+
+  std::unique_ptr<CausalLM> model_ = tiny_model();
+  std::string folder_;
+};
+
+TEST_F(Pool, PaysForTheRankOfEachAdapter) {
+  AdapterPool pool = make(4, {.max_r = 64});
+  // q_proj 16 -> 16, v_proj 16 -> 8, two layers: r (32 + 24) * 2 floats.
+  pool.create("small", config_of(8));
+  EXPECT_EQ(pool.resident_bytes(), 8 * (32 + 24) * 2 * 4);
+  pool.create("large", config_of(64));
+  EXPECT_EQ(pool.resident_bytes(), (8 + 64) * (32 + 24) * 2 * 4);
+  pool.remove("small");
+  EXPECT_EQ(pool.resident_bytes(), 64 * (32 + 24) * 2 * 4);
+}
+
+TEST_F(Pool, MakingAndRemovingMovesNoOther) {
+  AdapterPool pool = make(8);
+  const auto kept = pool.create("kept", config_of(4));
+  const void* values = kept->values().const_data_ptr();
+  const at::Tensor before = kept->values().clone();
+  for (int i = 0; i < 20; ++i) {
+    pool.create("other", config_of(1 + i));
+    pool.remove("other");
+  }
+  EXPECT_EQ(kept->values().const_data_ptr(), values);
+  EXPECT_TRUE(kept->values().equal(before));
+  EXPECT_EQ(pool.num_resident(), 1);
+}
+
+TEST_F(Pool, WritesTheLeastRecentlyUsedAndReadsTheSameBits) {
+  AdapterPool pool = make(2);
+  std::vector<at::Tensor> values, gradients, moments;
+  std::vector<std::vector<at::Tensor>> states(5);
+  for (int i = 0; i < 5; ++i) {
+    const std::string name = "a" + std::to_string(i);
+    const auto adapter = pool.create(name, config_of(1 + i, {"q_proj"}, static_cast<uint64_t>(i)));
+    adapter->make_trainable();
+    at::Tensor flat = adapter->gradients();
+    flat.normal_();
+    auto& state = states[static_cast<size_t>(i)];
+    state = {at::randn({adapter->flat_elements()}), at::Tensor()};
+    pool.set_state(name, {.get = [&state] { return state; },
+                          .set = [&state](std::vector<at::Tensor> given) { state = std::move(given); }});
+    values.push_back(adapter->values().clone());
+    gradients.push_back(flat.clone());
+    moments.push_back(state[0].clone());
+  }
+  EXPECT_EQ(pool.num_resident(), 2);
+  EXPECT_EQ(num_files(), 3);
+  EXPECT_GT(pool.written_bytes(), 0);
+  for (const int i : {0, 3, 1, 4, 2, 0}) {
+    const std::string name = "a" + std::to_string(i);
+    pool.use(name);
+    const auto& state = states[static_cast<size_t>(i)];
+    const auto snapshot = pool.snapshot(name);
+    ASSERT_EQ(state.size(), 2U);
+    EXPECT_TRUE(state[0].equal(moments[static_cast<size_t>(i)])) << i;
+    EXPECT_FALSE(state[1].defined());
+    EXPECT_TRUE(snapshot->modules[0].slot.a_rK.flatten().equal(
+        values[static_cast<size_t>(i)].narrow(0, 0, (1 + i) * 16)));
+    EXPECT_EQ(pool.num_resident(), 2);
+  }
+  // a0 and a2 are there now; a3 was used before a4 and is out as well.
+  EXPECT_FALSE(states[3][0].defined());
+  for (int i = 0; i < 5; ++i) pool.remove("a" + std::to_string(i));
+  EXPECT_EQ(num_files(), 0);
+  EXPECT_EQ(pool.resident_bytes() + pool.written_bytes(), 0);
+  EXPECT_EQ(pool.num_resident(), 0);
+}
+
+TEST_F(Pool, BringsSeveralInTogetherOrSaysWhyNot) {
+  AdapterPool pool = make(2);
+  for (const char* name : {"a", "b", "c"}) pool.create(name, config_of(2));
+  const std::vector<std::string> both = {"a", "c"};
+  pool.use(both);
+  EXPECT_EQ(pool.num_resident(), 2);
+  const std::vector<std::string> all = {"a", "b", "c"};
+  EXPECT_HAS(message_of([&] { pool.use(all); }, ErrorKind::kExhausted), "3 adapters are needed together, 2 fit");
+}
+
+TEST_F(Pool, RefusesWhatIsNotAllowedAndKeepsNothing) {
+  AdapterPool pool = make(3, {.max_r = 8, .target_modules = {"q_proj", "up_proj", "lm_head"}, .mlp = false});
+  pool.create("a", config_of(8, {"q_proj"}));
+  const int64_t bytes = pool.resident_bytes();
+  EXPECT_HAS(message_of([&] { pool.create("a", config_of(2)); }, ErrorKind::kConflict), "'a' already");
+  EXPECT_HAS(message_of([&] { pool.create("", config_of(2)); }), "needs a name");
+  EXPECT_HAS(message_of([&] { pool.create("b", config_of(9, {"q_proj"})); }), "r is 9, at most 8");
+  EXPECT_HAS(message_of([&] { pool.create("b", config_of(0, {"q_proj"})); }), "r");
+  EXPECT_HAS(message_of([&] { pool.create("b", config_of(2, {"v_proj"})); }),
+             "'model.layers.0.self_attn.v_proj' is not among the modules allowed here: q_proj, up_proj");
+  EXPECT_HAS(message_of([&] { pool.create("b", config_of(2, {"up_proj"})); }), "is part of the MLP");
+  EXPECT_HAS(message_of([&] { pool.create("b", config_of(2, {"nothing"})); }), "nothing");
+  LoraConfig dropped = config_of(2, {"lm_head"});
+  dropped.lora_dropout = 0.1;
+  EXPECT_HAS(message_of([&] { pool.create("b", dropped); }), "lora_dropout");
+  LoraConfig pattern = config_of(2, {"q_proj"});
+  pattern.rank_pattern = {{"q_proj", 16}};
+  EXPECT_HAS(message_of([&] { pool.create("b", pattern); }), "is 16, at most 8");
+  EXPECT_HAS(message_of([&] { pool.load("b", folder_); }, ErrorKind::kNotFound), "adapter_config.json");
+  EXPECT_FALSE(pool.contains("b"));
+  EXPECT_EQ(pool.resident_bytes(), bytes);
+  EXPECT_EQ(pool.num_resident(), 1);
+  EXPECT_EQ(num_files(), 0);
+  EXPECT_HAS(message_of([&] { pool.remove("b"); }, ErrorKind::kNotFound), "no adapter 'b'");
+  pool.create("b", config_of(2, {"lm_head"}));
+}
+
+TEST_F(Pool, AdapterThatCanNotBeWrittenStays) {
+  AdapterPool pool = make(1);
+  const auto first = pool.create("first", config_of(2));
+  const at::Tensor before = first->values().clone();
+  fs::remove_all(folder_);
+  std::ofstream(folder_) << "a file where the folder should be";
+  message_of([&] { pool.create("second", config_of(2)); }, ErrorKind::kUnavailable);
+  EXPECT_FALSE(pool.contains("second"));
+  EXPECT_TRUE(first->values().equal(before));
+  EXPECT_EQ(pool.num_resident(), 1);
+}
+
+TEST_F(Pool, WrittenAdapterThatIsDamagedIsAnErrorOfItsOwn) {
+  AdapterPool pool = make(1);
+  pool.create("a", config_of(2));
+  pool.create("b", config_of(2));
+  for (const auto& found : fs::recursive_directory_iterator(folder_)) {
+    if (found.is_regular_file()) fs::resize_file(found.path(), fs::file_size(found.path()) - 4);
+  }
+  pool.use("b");
+  const std::string message = message_of([&] { pool.use("a"); }, ErrorKind::kUnavailable);
+  EXPECT_HAS(message, "adapter 'a' was written to");
+  pool.remove("a");
+  pool.use("b");
+  EXPECT_EQ(num_files(), 0);
+}
+
+TEST_F(Pool, SnapshotKeepsItsWeightsWhileTrainingGoesOn) {
+  AdapterPool pool = make(2);
+  const auto adapter = pool.create("a", config_of(2));
+  const auto first = pool.snapshot("a");
+  EXPECT_EQ(pool.snapshot("a"), first);
+  EXPECT_EQ(pool.snapshot_of(first->version), first);
+  EXPECT_EQ(first->name, "a");
+  EXPECT_EQ(first->config.r, 2);
+  // Shared while nothing changes.
+  EXPECT_EQ(first->modules[0].slot.a_rK.const_data_ptr(), adapter->modules()[0].slot.a_rK.const_data_ptr());
+  const at::Tensor before = adapter->values().clone();
+  pool.before_update("a");
+  at::Tensor changed = adapter->values();
+  EXPECT_TRUE(changed.equal(before));
+  changed.add_(1.0f);
+  EXPECT_TRUE(first->modules[0].slot.a_rK.flatten().equal(before.narrow(0, 0, 32)));
+  const auto second = pool.snapshot("a");
+  EXPECT_GT(second->version, first->version);
+  EXPECT_FALSE(second->modules[0].slot.a_rK.equal(first->modules[0].slot.a_rK));
+  // Nobody holds it: the next step changes the weights in place.
+  const int64_t version = second->version;
+  const void* place = adapter->values().const_data_ptr();
+  pool.remove("a");
+  EXPECT_EQ(pool.snapshot_of(version), second);
+  EXPECT_EQ(place, adapter->values().const_data_ptr());
+}
+
+TEST_F(Pool, VersionThatNobodyHoldsIsGone) {
+  AdapterPool pool = make(2);
+  const auto adapter = pool.create("a", config_of(2));
+  const int64_t version = pool.snapshot("a")->version;
+  EXPECT_HAS(message_of([&] { pool.snapshot_of(version); }, ErrorKind::kNotFound), "is gone");
+  // The weights are the same still, and so is their version.
+  EXPECT_EQ(pool.snapshot("a")->version, version);
+  const void* place = adapter->values().const_data_ptr();
+  pool.before_update("a");
+  EXPECT_EQ(place, adapter->values().const_data_ptr());
+  EXPECT_GT(pool.snapshot("a")->version, version);
+  EXPECT_HAS(message_of([&] { pool.snapshot_of(12345); }, ErrorKind::kNotFound), "12345");
+}
+
+TEST_F(Pool, FoldersOfProcessesThatDiedAreRemoved) {
+  const std::string dead = folder_ + "/twinkle-adapters-2147483646-abcdef";
+  fs::create_directory(dead);
+  {
+    AdapterPool pool = make(1);
+    pool.create("a", config_of(2));
+    pool.create("b", config_of(2));
+    EXPECT_FALSE(fs::exists(dead));
+    EXPECT_EQ(num_files(), 1);
+  }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST(PoolParts, NamesOfTheModelsParts) {
+  EXPECT_EQ(modules_of_parts(false, true, true),
+            (std::vector<std::string>{"gate_proj", "up_proj", "down_proj", "lm_head"}));
+}
+
+}  // namespace
+}  // namespace twinkle
