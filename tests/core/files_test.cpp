@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <future>
 
-#include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 
 namespace twinkle {
 namespace {
@@ -52,6 +52,44 @@ TEST_F(Files, AtomicWritesFollowALink) {
   EXPECT_TRUE(std::filesystem::is_symlink(root_ + "/link"));
   EXPECT_EQ(read_file(root_ + "/target"), "two");
   EXPECT_EQ(entries(), 2u);
+}
+
+TEST_F(Files, WhatNeverEndsIsRefused) {
+  const auto error_of = [](const std::string& path, bool map) -> std::string {
+    try {
+      if (map) {
+        MappedFile mapped(path);
+      } else {
+        read_file(path);
+      }
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of("/dev/zero", false),
+            "[files] '/dev/zero' does not end: it is no regular file and more than 256 MiB came out of it");
+  // Nobody writes into this pipe: opening it would wait for ever.
+  ASSERT_EQ(::mkfifo((root_ + "/pipe").c_str(), 0600), 0);
+  EXPECT_EQ(error_of(root_ + "/pipe", true), "[files] '" + root_ + "/pipe' is not a regular file");
+}
+
+TEST_F(Files, TheSystemsReasonsHaveKinds) {
+  const auto kind = [](int code) { return file_error("[files] cannot copy 'x'", code).kind(); };
+  EXPECT_EQ(kind(ENOSPC), ErrorKind::kExhausted);
+  EXPECT_EQ(kind(EDQUOT), ErrorKind::kExhausted);
+  EXPECT_EQ(kind(ENOENT), ErrorKind::kNotFound);
+  EXPECT_EQ(kind(EACCES), ErrorKind::kUnavailable);
+  const std::filesystem::filesystem_error thrown("copy", "a", "b",
+                                                 std::error_code(EACCES, std::system_category()));
+  EXPECT_EQ(std::string(file_error(thrown).what()), "[files] cannot use 'b': Permission denied");
+  try {
+    copy_file(root_ + "/absent", root_ + "/copy");
+    FAIL() << "copied nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "[files] cannot copy '" + root_ + "/absent' to '" + root_ +
+                                             "/copy': No such file or directory");
+  }
 }
 
 TEST_F(Files, AFolderHasOneHolder) {

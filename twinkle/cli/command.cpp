@@ -13,6 +13,7 @@
 
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 #include "twinkle/core/suggest.h"
 
 namespace twinkle::cli {
@@ -202,6 +203,10 @@ int run_program(int argc, char** argv, bool is_engine) {
   } catch (const Error& e) {
     report(std::string(error_kind_name(e.kind())), e.what());
     code = exit_code(e);
+  } catch (const std::filesystem::filesystem_error& e) {
+    const Error error = file_error(e);
+    report(std::string(error_kind_name(error.kind())), error.what());
+    code = exit_code(error);
   } catch (const std::bad_alloc&) {
     report("exhausted", "out of memory");
     code = 1;

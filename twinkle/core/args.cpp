@@ -17,31 +17,9 @@ extern "C" char** environ;
 namespace twinkle {
 namespace {
 
-// TWINKLE_* variables that are read elsewhere in the process, by libraries and scripts.
-constexpr std::string_view kProcessVariables[] = {"isa",
-                                                  "num_threads",
-                                                  "deps",
-                                                  "test_data",
-                                                  "inside_test",
-                                                  "bin",
-                                                  "log_level",
-                                                  "mode",
-                                                  "name",
-                                                  "session_id",
-                                                  "notifier",
-                                                  "fail_fast",
-                                                  "full_determinism",
-                                                  "seed",
-                                                  "model_id_aliases",
-                                                  "forbid_hf",
-                                                  "root",
-                                                  "engine",
-                                                  "source_dir",
-                                                  "binary_dir",
-                                                  "sanitized",
-                                                  "fuzz",
-                                                  "bench",
-                                                  "sanitize"};
+// TWINKLE_* variables that are no options: the kernels', the threads', the scripts' and the tests'.
+constexpr std::string_view kProcessVariables[] = {"isa",       "num_threads", "deps",
+                                                  "test_data", "inside_test", "parity_python"};
 
 std::string lower(std::string_view text) {
   std::string out(text);

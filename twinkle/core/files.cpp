@@ -14,15 +14,16 @@
 #include <utility>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 
 namespace twinkle {
 namespace {
 
+// What no regular file is (a device, a pipe) may never end: so much of it is read.
+constexpr size_t kMostFromAStream = size_t{256} << 20;
+
 Error system_error(const std::string& what, const std::string& path, int code) {
-  const std::string message = "[files] cannot " + what + " '" + path + "': " + std::strerror(code);
-  if (code == ENOENT) return not_found(message);
-  if (code == ENOSPC || code == EDQUOT) return exhausted(message + "; free some disk space and try again");
-  return unavailable(message);
+  return file_error("[files] cannot " + what + " '" + path + "'", code);
 }
 
 // A file descriptor that closes itself.
@@ -59,6 +60,25 @@ std::string parent_of(const std::string& path) {
 
 }  // namespace
 
+Error file_error(const std::string& what, int code) {
+  const std::string message = what + ": " + std::strerror(code);
+  if (code == ENOENT) return not_found(message);
+  if (code == ENOSPC || code == EDQUOT || code == EFBIG)
+    return exhausted(message + "; free some disk space and try again");
+  return unavailable(message);
+}
+
+Error file_error(const std::filesystem::filesystem_error& error) {
+  const std::string& path = error.path2().empty() ? error.path1().string() : error.path2().string();
+  return file_error("[files] cannot use '" + path + "'", error.code().value());
+}
+
+void copy_file(const std::string& from, const std::string& to) {
+  std::error_code code;
+  std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing, code);
+  if (code) throw file_error("[files] cannot copy '" + from + "' to '" + to + "'", code.value());
+}
+
 std::string read_file(const std::string& path) {
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("read", path, errno);
@@ -73,6 +93,10 @@ std::string read_file(const std::string& path) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw system_error("read", path, errno);
     if (n == 0) return bytes;
+    if (!S_ISREG(info.st_mode) && bytes.size() + static_cast<size_t>(n) > kMostFromAStream) {
+      throw exhausted("[files] '" + path + "' does not end: it is no regular file and more than " +
+                      std::to_string(kMostFromAStream >> 20) + " MiB came out of it");
+    }
     bytes.append(buffer, static_cast<size_t>(n));
   }
 }
@@ -141,6 +165,10 @@ FolderLock::FolderLock(const std::string& path)
 FolderLock::~FolderLock() { ::close(fd_); }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
+  // Looked at before it is opened: opening a pipe would wait for someone to write into it.
+  struct stat kind{};
+  if (::stat(path.c_str(), &kind) == 0 && !S_ISREG(kind.st_mode))
+    throw invalid_argument("[files] '" + path + "' is not a regular file");
   Descriptor file(path, O_RDONLY);
   if (!file.ok()) throw system_error("open", path, errno);
   struct stat info{};
