@@ -41,6 +41,27 @@ TEST(Preprocessors, SelfCognitionFillsTheHolesOnce) {
       turns({{"user", "Are you {{AUTHOR}}?"}, {"assistant", "I am {{AUTHOR}} by A, {{AUTHOR}} {{OTHER}}."}}));
 }
 
+TEST(Preprocessors, SelfCognitionKnowsTheLowerCaseHoles) {
+  const Json row = {{"query", "Are you {{name}}?"},
+                    {"response", "I am {{name}} by {{author}}, {name} {{names}}."}};
+  EXPECT_EQ(run("SelfCognitionProcessor", row, {{"system", ""}}).messages,
+            turns({{"user", "Are you twinkle robot?"},
+                   {"assistant", "I am twinkle robot by twinkle lab, {name} {{names}}."}}));
+  EXPECT_EQ(guess_preprocessor(row).name, "SelfCognitionProcessor");
+}
+
+TEST(Preprocessors, BadAnswersAreNotLearned) {
+  const Json chat = turns({{"user", "u"}, {"assistant", "a"}});
+  const std::string says =
+      "'label' is false: a bad answer, which this training would learn as a good one; such data is for the "
+      "KTO "
+      "loss, --bad-rows drop leaves these rows out";
+  EXPECT_EQ(error_of("MessagesProcessor", {{"messages", chat}, {"label", false}}), says);
+  EXPECT_EQ(error_of("QueryResponseProcessor", {{"query", "q"}, {"response", "r"}, {"label", false}}), says);
+  EXPECT_EQ(run("MessagesProcessor", {{"messages", chat}, {"label", true}}).messages, chat);
+  EXPECT_EQ(run("MessagesProcessor", {{"messages", chat}, {"label", 0}}).messages, chat);  // a class, say
+}
+
 TEST(Preprocessors, Alpaca) {
   EXPECT_EQ(run("AlpacaProcessor", {{"instruction", "Add."}, {"input", "1 2"}, {"output", "3"}}).messages,
             turns({{"user", "Add.\n1 2"}, {"assistant", "3"}}));

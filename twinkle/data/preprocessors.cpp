@@ -49,6 +49,17 @@ void refuse_media(const Row& row) {
   }
 }
 
+// Data for KTO marks its bad answers; here they would be learned as good ones.
+void refuse_bad_answer(const Row& row) {
+  for (const char* column : {"label", "kto_tag"}) {
+    const auto found = row.find(column);
+    if (found == row.end() || !found->is_boolean() || found->get<bool>()) continue;
+    throw invalid_argument(std::string("'") + column +
+                           "' is false: a bad answer, which this training would learn as a good one; such "
+                           "data is for the KTO loss, --bad-rows drop leaves these rows out");
+  }
+}
+
 void add_message(Json& messages, const char* role, std::string content) {
   messages.push_back(Json{{"role", role}, {"content", std::move(content)}});
 }
@@ -72,12 +83,32 @@ void add_history(Json& messages, const Row& row) {
 Trajectory question_and_answer(const Row& row, const std::string& system, std::string question,
                                std::string answer) {
   refuse_media(row);
+  refuse_bad_answer(row);
   Trajectory out;
   if (!system.empty()) add_message(out.messages, "system", system);
   add_history(out.messages, row);
   add_message(out.messages, "user", std::move(question));
   add_message(out.messages, "assistant", std::move(answer));
   return out;
+}
+
+constexpr std::string_view kName = "{{NAME}}", kAuthor = "{{AUTHOR}}";
+
+// Upstream fills the upper-case spelling. The lower-case one is never meant as text either.
+bool is_hole(std::string_view text, std::string_view hole) {
+  if (text.size() < hole.size()) return false;
+  for (size_t i = 0; i < hole.size(); ++i) {
+    const char upper = hole[i], lower = upper >= 'A' && upper <= 'Z' ? static_cast<char>(upper + 32) : upper;
+    if (text[i] != upper && text[i] != lower) return false;
+  }
+  return true;
+}
+
+bool has_hole(std::string_view text) {
+  for (size_t at = text.find("{{"); at != std::string_view::npos; at = text.find("{{", at + 1)) {
+    if (is_hole(text.substr(at), kName) || is_hole(text.substr(at), kAuthor)) return true;
+  }
+  return false;
 }
 
 class SelfCognitionProcessor : public Preprocessor {
@@ -97,12 +128,12 @@ class SelfCognitionProcessor : public Preprocessor {
     std::string out;
     for (size_t at = 0; at < text.size();) {
       const std::string_view rest = std::string_view(text).substr(at);
-      if (rest.starts_with("{{NAME}}")) {
+      if (is_hole(rest, kName)) {
         out += name_;
-        at += 8;
-      } else if (rest.starts_with("{{AUTHOR}}")) {
+        at += kName.size();
+      } else if (is_hole(rest, kAuthor)) {
         out += author_;
-        at += 10;
+        at += kAuthor.size();
       } else {
         out.push_back(text[at++]);
       }
@@ -187,6 +218,7 @@ class MessagesProcessor : public Preprocessor {
 
   Trajectory operator()(const Row& row) const override {
     refuse_media(row);
+    refuse_bad_answer(row);
     std::string column;
     for (const char* name : {"messages", "conversations", "conversation"}) {
       if (row.contains(name)) {
@@ -338,7 +370,7 @@ Registry<Preprocessor>::Add add(std::string name, std::string help, std::vector<
 
 const auto kSelfCognition = add<SelfCognitionProcessor>(
     "SelfCognitionProcessor",
-    "Rows {query, response} that teach a model who it is; fills {{NAME}} and {{AUTHOR}}.",
+    "Rows {query, response} that teach a model who it is; fills {{NAME}} and {{AUTHOR}} (or in lower case).",
     {text_param("model_name", "twinkle robot", "What the model calls itself."),
      text_param("model_author", "twinkle lab", "Who the model says made it."),
      text_param("system", "You are a helpful assistant.", kSystemHelp)});
@@ -374,8 +406,7 @@ PreprocessorGuess guess_preprocessor(const Row& row) {
   if (has("query") && has("response")) {
     for (const char* column : {"query", "response"}) {
       if (!row.at(column).is_string()) continue;
-      const auto& text = row.at(column).get_ref<const std::string&>();
-      if (text.find("{{NAME}}") != std::string::npos || text.find("{{AUTHOR}}") != std::string::npos) {
+      if (has_hole(row.at(column).get_ref<const std::string&>())) {
         return {"SelfCognitionProcessor", Json::object(),
                 "the rows have 'query' and 'response' with {{NAME}} or {{AUTHOR}} holes"};
       }
