@@ -216,6 +216,7 @@ std::unique_ptr<Adapter> Adapter::create(const CausalLM& model, const LoraConfig
   out->config_ = expand_all_linear(config, adaptable_names(model));
   out->save_whole(model);
   out->lay_out(model, true);
+  check_trainable(*out);
   const uint64_t key_a = mix_key(config.seed, hash_name("lora_A")),
                  key_b = mix_key(config.seed, hash_name("lora_B"));
   for (auto& module : out->modules_) {
@@ -356,6 +357,16 @@ std::vector<Adapter::Trained> Adapter::trained() {
   }
   std::sort(out.begin(), out.end(), [](const Trained& a, const Trained& b) { return a.name < b.name; });
   return out;
+}
+
+void check_trainable(const Adapter& adapter) {
+  for (const auto& module : adapter.modules()) {
+    if (module.name == kHead && adapter.config().lora_dropout > 0) {
+      throw invalid_argument(
+          "[lora] lora_dropout cannot be used with an adapter on lm_head; set lora_dropout to 0 or leave "
+          "lm_head out of target_modules");
+    }
+  }
 }
 
 // ---------------------------------------------------------------- binding

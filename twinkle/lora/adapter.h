@@ -60,6 +60,8 @@ class Adapter {
   void save(const std::string& directory) const;
 
   const LoraConfig& config() const { return config_; }
+  /// Of the dropout; PEFT's files hold none.
+  void set_seed(uint64_t seed) { config_.seed = seed; }
   std::vector<LoraModule>& modules() { return modules_; }
   const std::vector<LoraModule>& modules() const { return modules_; }
   /// Whole copies of modules that are trained in full (modules_to_save), by module name.
@@ -100,6 +102,10 @@ class Adapter {
   at::Tensor values_, gradients_;
   std::map<std::string, Parameter> saved_modules_;
 };
+
+/// invalid_argument when an adapter can be used but not trained as it is: lora_dropout with an adapter on
+/// lm_head.
+void check_trainable(const Adapter& adapter);
 
 /// One adapter as a pass uses it: views, kept alive by whoever owns them.
 struct AdapterUse {

@@ -11,6 +11,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/model/causal_lm_impl.h"
+#include "twinkle/nn/embedding_lora.h"
 
 namespace twinkle {
 namespace {
@@ -224,14 +225,7 @@ void CausalLM::Impl::check_batch(const PackedBatch& batch) const {
 void CausalLM::Impl::embed(nn::Pass& pass, const at::Tensor& tokens, at::Tensor& x_TK) {
   const bool replaced = pass.lora != nullptr && pass.lora->replaced_embedding != nullptr;
   ops::embedding(replaced ? pass.lora->replaced_embedding->matrix : embedding->matrix, tokens, x_TK);
-  if (pass.lora == nullptr || pass.lora->embedding.empty()) return;
-  for (const auto& span : pass.lora->spans) {
-    const ops::LoraSlot& slot = pass.lora->embedding[static_cast<size_t>(span.slot)];
-    if (!slot.a_rK.defined()) continue;
-    at::Tensor rows = x_TK.narrow(0, span.begin, span.end - span.begin);
-    const at::Tensor low = slot.a_rK.index_select(1, tokens.narrow(0, span.begin, span.end - span.begin)).t();
-    rows.add_(low.matmul(slot.b_Nr.t()), slot.scale);
-  }
+  nn::embedding_lora(pass, tokens, x_TK);
 }
 
 void CausalLM::Impl::embed_backward(nn::Pass& pass, const at::Tensor& tokens, const at::Tensor& dx_TK) {
@@ -239,21 +233,7 @@ void CausalLM::Impl::embed_backward(nn::Pass& pass, const at::Tensor& tokens, co
                           ? pass.lora->replaced_embedding
                           : embedding;
   if (weight->trainable) ops::embedding_grad(dx_TK, tokens, pass.order, weight->matrix_grad);
-  if (pass.lora == nullptr || pass.lora->embedding.empty()) return;
-  for (const auto& span : pass.lora->spans) {  // in reduction order, one sequence each
-    const ops::LoraSlot& slot = pass.lora->embedding[static_cast<size_t>(span.slot)];
-    if (!slot.a_rK.defined() || !slot.da_rK.defined()) continue;
-    const at::Tensor ids = tokens.narrow(0, span.begin, span.end - span.begin);
-    const at::Tensor dx = dx_TK.narrow(0, span.begin, span.end - span.begin);
-    const at::Tensor low = slot.a_rK.index_select(1, ids);  // [r, n]
-    slot.db_Nr.add_(dx.t().matmul(low.t()), slot.scale);
-    // Tokens of the sequence are summed from zero, then added, as everywhere.
-    const at::Tensor dlow = dx.matmul(slot.b_Nr).t().mul(slot.scale).contiguous();  // [r, n]
-    const auto [unique, inverse, counts] = at::_unique2(ids, true, true, false);
-    at::Tensor sums = at::zeros({slot.da_rK.size(0), unique.size(0)}, dlow.options());
-    sums.index_add_(1, inverse, dlow);
-    slot.da_rK.index_add_(1, unique, sums);
-  }
+  nn::embedding_lora_backward(pass, tokens, dx_TK);
 }
 
 at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lora,
