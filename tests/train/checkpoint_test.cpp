@@ -27,6 +27,7 @@ TrainerState state_of(int64_t step) {
           .consumed_train_samples = 17,
           .sequences_seen = 34,
           .tokens_seen = 1234,
+          .skipped_steps = 4,
           .schedule_position = step,
           .adapter_seed = 0xFFFFFFFFFFFFFFFFull,
           .has_optimizer = true,
@@ -59,6 +60,7 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   EXPECT_EQ(s.consumed_train_samples, 17);
   EXPECT_EQ(s.sequences_seen, 34);
   EXPECT_EQ(s.tokens_seen, 1234);
+  EXPECT_EQ(s.skipped_steps, 4);
   EXPECT_EQ(s.adapter_seed, 0xFFFFFFFFFFFFFFFFull);
   EXPECT_EQ(s.loss.options["reduction"], "sum");
   EXPECT_EQ(s.optimizer.name, "AdamW");
@@ -161,6 +163,16 @@ TEST(Checkpoint, PrunesTheOldestAndNeverTheOneJustWritten) {
   EXPECT_EQ(list_checkpoints(dir.path()).size(), 2u);
 }
 
+TEST(Checkpoint, PrunesWhatWasLeftFromBeforeTheRunWentBackFirst) {
+  TempDir dir;
+  for (const int64_t step : {3, 6, 9, 20}) write(dir / ("checkpoint-step-" + std::to_string(step)), step);
+  prune_checkpoints(dir.path(), 2, dir / "checkpoint-step-6");
+  const auto left = list_checkpoints(dir.path());
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(fs::path(left[0]).filename(), "checkpoint-step-3");
+  EXPECT_EQ(fs::path(left[1]).filename(), "checkpoint-step-6");
+}
+
 TEST(BackgroundWriter, TheLoopWaitsForReadingOnly) {
   BackgroundWriter writer;
   writer.wait_read();
@@ -176,9 +188,11 @@ TEST(BackgroundWriter, TheLoopWaitsForReadingOnly) {
   writer.wait_read();
   EXPECT_TRUE(read);
   EXPECT_FALSE(done);
+  EXPECT_FALSE(writer.finished());
   go = true;
   writer.wait();
   EXPECT_TRUE(done);
+  EXPECT_TRUE(writer.finished());
 
   writer.start([](const std::function<void()>&) { throw exhausted("[disk] full"); });
   writer.wait_read();  // a failed job holds nobody up

@@ -47,6 +47,57 @@ TEST_P(Exact, AnySplitLayoutAndNumberOfThreads) {
   set_num_threads(threads);
 }
 
+// Adapters on the embedding and the head, and modules that are trained whole.
+TEST(ExactVocabulary, AnySplitLayoutAndNumberOfThreads) {
+  LoraConfig pairs = testing::lora();
+  pairs.target_is_pattern = false;
+  pairs.target_modules = {"embed_tokens", "lm_head", "q_proj"};
+  LoraConfig whole = testing::lora();
+  whole.modules_to_save = {"embed_tokens", "lm_head", "model.norm"};
+  for (const LoraConfig& config : {pairs, whole}) {
+    const auto run = [&](const TransformersModelOptions& options) {
+      TransformersModel model(testing::stories(), options);
+      model.add_adapter_to_model("default", config);
+      model.set_optimizer("AdamW", {{"lr", 1e-2}});
+      return run_of({}, 3, 0, &model);
+    };
+    const auto expected = run({});
+    EXPECT_EQ(std::set<std::string>(expected.begin(), expected.end()).size(), 4u);
+    EXPECT_EQ(run({.micro_batch_tokens = 45}), expected) << "several passes";
+    EXPECT_EQ(run({.micro_batch_tokens = 1}), expected) << "one sequence a pass";
+    EXPECT_EQ(run({.micro_batch_tokens = 70, .packing = PackingOrder::kReversed}), expected) << "reversed";
+    EXPECT_EQ(run({.gradient_checkpointing = Recompute::kAlways}), expected) << "recomputed";
+    const int threads = num_threads();
+    for (const int other : {1, 2, 3}) {
+      set_num_threads(other);
+      EXPECT_EQ(run({.micro_batch_tokens = 30}), expected) << other << " threads";
+    }
+    set_num_threads(threads);
+  }
+}
+
+TEST(ExactVocabulary, DropoutOnTheHeadIsRefusedBeforeTraining) {
+  TransformersModel model(testing::stories());
+  LoraConfig config = testing::lora(0.1);
+  config.target_is_pattern = false;
+  config.target_modules = {"lm_head"};
+  EXPECT_NE(message_of([&] {
+              model.add_adapter_to_model("default", config);
+            }).find("lora_dropout cannot be used with an adapter on lm_head"),
+            std::string::npos);
+  // From files too; they can still be sampled from.
+  TempDir dir;
+  config.lora_dropout = 0;
+  std::filesystem::create_directories(dir.path());
+  Adapter::create(model.model(), config)->save(dir.path());
+  Json stored = read_json_file(dir / "adapter_config.json");
+  stored["lora_dropout"] = 0.1;
+  write_file_atomic(dir / "adapter_config.json", stored.dump());
+  EXPECT_EQ(Adapter::load(model.model(), dir.path())->config().lora_dropout, 0.1);
+  EXPECT_NE(message_of([&] { model.add_adapter_to_model("default", dir.path()); }).find("lm_head"),
+            std::string::npos);
+}
+
 TEST_P(Exact, OneSequenceAPass) {
   EXPECT_EQ(run_of(setup({.micro_batch_tokens = 1}), 5), run_of(setup(), 5));
 }

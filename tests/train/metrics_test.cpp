@@ -28,6 +28,28 @@ TEST(Metrics, LossIsAMeanOverEverythingSinceTheLastReport) {
   EXPECT_FALSE(sum.contains("loss"));
 }
 
+TEST(Metrics, ASkippedStepHasNoLoss) {
+  MetricSet set;
+  set.add(Registry<Metric>::create("LossMetric"));
+  set.add(Registry<Metric>::create("Accuracy"));
+  const LossInput in{.targets_S = at::tensor({5, 6}, at::kInt), .weights_S = at::tensor({1.0f, 1.0f})};
+  const LossOutput part{.sum_B = {2.0}, .denominator_B = {2}};
+  const PassRecord pass{.input = in, .output = part, .argmax_S = at::tensor({5, 5}, at::kInt)};
+  set.accumulate(pass);  // a second pass never ran
+  set.accumulate(StepRecord{.step = 0, .skipped = true});
+  const Json skipped = set.calculate();
+  EXPECT_EQ(skipped["loss"], nullptr);
+  EXPECT_EQ(skipped["accuracy"], nullptr);
+  EXPECT_EQ(skipped["total_tokens"], 0);
+  // In a report over several steps the skipped one does not count.
+  set.accumulate(StepRecord{.step = 0, .skipped = true});
+  set.accumulate(pass);
+  set.accumulate(StepRecord{.step = 1});
+  EXPECT_DOUBLE_EQ(set.calculate()["loss"].get<double>(), 1.0);
+  set.accumulate(pass);
+  EXPECT_DOUBLE_EQ(set.calculate()["accuracy"].get<double>(), 0.5);
+}
+
 TEST(Metrics, AccuracyCountsTrainedTokensOnly) {
   MetricSet set;
   set.add(Registry<Metric>::create("Accuracy"));

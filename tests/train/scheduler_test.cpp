@@ -57,6 +57,13 @@ TEST(Scheduler, RefusesOptionsByName) {
   EXPECT_EQ(message("StepLR", {{"step_size", 0}}), "[StepLR] 'step_size': must be >= 1, got 0");
   EXPECT_EQ(message("LinearWarmupScheduler", {{"num_warmup_steps", 9}, {"num_training_steps", 3}}),
             "[scheduler] 'num_warmup_steps' (9) is more than 'num_training_steps' (3)");
+  EXPECT_EQ(message("polynomial", {{"num_warmup_steps", 9}, {"num_training_steps", 3}}),
+            "[scheduler] 'num_warmup_steps' (9) is more than 'num_training_steps' (3)");
+  // As transformers' get_polynomial_decay_schedule_with_warmup.
+  const auto climbs =
+      Registry<LRScheduler>::create("polynomial", {{"num_training_steps", 3}, {"lr_end", 0.5}});
+  EXPECT_EQ(climbs->lr(1.0, 3), 0.5);
+  EXPECT_THROW(climbs->lr(0.5, 0), Error);
   EXPECT_EQ(message("CosineWarmup", {{"num_training_steps", 3}})
                 .find("[scheduler] there is no scheduler named 'CosineWarmup'"),
             0u);

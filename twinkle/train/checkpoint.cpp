@@ -118,6 +118,7 @@ Json TrainerState::to_json() const {
           {"consumed_train_samples", consumed_train_samples},
           {"sequences_seen", sequences_seen},
           {"tokens_seen", tokens_seen},
+          {"skipped_steps", skipped_steps},
           {"schedule_position", schedule_position},
           {"adapter_seed", adapter_seed},
           {"has_optimizer", has_optimizer},
@@ -166,6 +167,7 @@ TrainerState TrainerState::from_json(const Json& value, const std::string& where
   s.consumed_train_samples = number("consumed_train_samples");
   s.sequences_seen = number("sequences_seen");
   s.tokens_seen = number("tokens_seen");
+  if (value.contains("skipped_steps")) s.skipped_steps = number("skipped_steps");
   s.schedule_position = number("schedule_position");
   if (!need("adapter_seed").is_number_integer())
     throw invalid_argument("[checkpoint] '" + where + "': 'adapter_seed' must be a whole number");
@@ -294,17 +296,23 @@ void prune_checkpoints(const std::string& output_dir, int64_t limit, const std::
   if (limit <= 0) return;
   auto paths = list_checkpoints(output_dir);
   auto excess = static_cast<int64_t>(paths.size()) - limit;
+  std::error_code ignored;
+  const auto last = std::find_if(paths.begin(), paths.end(),
+                                 [&](const auto& path) { return fs::equivalent(path, keep, ignored); });
+  if (last != paths.end()) std::rotate(paths.begin(), last + 1, paths.end());
   for (const auto& path : paths) {
-    if (excess <= 0) break;
-    std::error_code ignored;
-    if (fs::equivalent(path, keep, ignored)) continue;
-    // Out of sight first, so that no half-removed checkpoint is ever found.
-    const fs::path aside = temporary_beside(path);
-    fs::remove_all(aside, ignored);
-    if (::rename(path.c_str(), aside.c_str()) != 0) fail("remove", path, errno);
-    fs::remove_all(aside, ignored);
-    --excess;
+    if (excess-- <= 0) break;
+    if (!fs::equivalent(path, keep, ignored)) remove_checkpoint(path);
   }
+}
+
+void remove_checkpoint(const std::string& path) {
+  // Out of sight first, so that no half-removed checkpoint is ever found.
+  std::error_code ignored;
+  const fs::path aside = temporary_beside(path);
+  fs::remove_all(aside, ignored);
+  if (::rename(path.c_str(), aside.c_str()) != 0) fail("remove", path, errno);
+  fs::remove_all(aside, ignored);
 }
 
 // ---------------------------------------------------------------- background
@@ -340,6 +348,12 @@ void BackgroundWriter::wait_read() {
   if (!shared_) return;
   std::unique_lock lock(shared_->mutex);
   shared_->changed.wait(lock, [&] { return shared_->read; });
+}
+
+bool BackgroundWriter::finished() const {
+  if (!shared_) return true;
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->done && !shared_->error;
 }
 
 void BackgroundWriter::wait() {

@@ -26,6 +26,7 @@ struct TrainerState {
   int64_t cur_step = 0, gradient_accumulation_steps = 1;
   int64_t consumed_train_samples = 0;           // position in the data
   int64_t sequences_seen = 0, tokens_seen = 0;  // the random streams continue from sequences_seen
+  int64_t skipped_steps = 0;                    // not in cur_step, but their data are consumed
   int64_t schedule_position = 0;
   uint64_t adapter_seed = 0;  // key of the adapter's dropout
   bool has_optimizer = false;
@@ -60,8 +61,12 @@ std::vector<Optimizer::StateTensor> read_optimizer_state(const std::string& path
 
 /// Paths of the checkpoint-step-N directories of a run, by ascending N.
 std::vector<std::string> list_checkpoints(const std::string& output_dir);
-/// Removes the oldest until at most `limit` are left (0: keeps all); `keep` is never removed.
+/// Removes until at most `limit` are left (0: keeps all), oldest first. `keep` is the one just written and
+/// never removed; those of later steps than its own are left from before the run went back, so they go first.
 void prune_checkpoints(const std::string& output_dir, int64_t limit, const std::string& keep);
+
+/// Removes one checkpoint; it is out of sight at once.
+void remove_checkpoint(const std::string& path);
 
 /// One write at a time beside the training loop. The job calls `done_reading()` when it no longer reads what
 /// the loop may change. An error of a job comes out of the next start() or wait().
@@ -77,6 +82,8 @@ class BackgroundWriter {
   void wait_read();
   /// Until the running job is done.
   void wait();
+  /// Whether no job is running and none has failed since the last wait().
+  bool finished() const;
 
  private:
   struct Shared;

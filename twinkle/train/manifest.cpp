@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -21,7 +22,8 @@ std::string bits_text(double x) {
   return buffer;
 }
 
-Json bits(std::optional<double> x) { return x ? Json(bits_text(*x)) : Json(nullptr); }
+// What is not a number has many bits; there is one way to have none.
+Json bits(std::optional<double> x) { return x && !std::isnan(*x) ? Json(bits_text(*x)) : Json(nullptr); }
 
 std::vector<Json> read_lines(const std::string& path) {
   std::vector<Json> lines;
@@ -41,7 +43,7 @@ std::string describe(const Json& line) { return line.dump(); }
 RunManifest RunManifest::of_this_program() {
   RunManifest m;
   m.isa = std::string(isa_name(active_isa()));
-  m.twinkle_version = "0.1.0";
+  m.twinkle_version = TWINKLE_VERSION;
   m.torch_version = TORCH_VERSION;
   m.compiler = __VERSION__;
   return m;

@@ -12,21 +12,57 @@ using Clock = std::chrono::steady_clock;
 
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
 
+// What passes add is kept apart until their step is taken: a skipped step's passes are dropped, for some of
+// them never ran.
+template <class Sums>
+class SumsBySteps {
+ public:
+  Sums& open() { return open_; }
+  void step(const StepRecord& step) {
+    if (!step.skipped) taken_ += open_;
+    dropped_ |= step.skipped;
+    open_ = {};
+  }
+  Sums all() const {
+    Sums sums = taken_;
+    return sums += open_;
+  }
+  /// Every step since the last reset was skipped: there is no number to give.
+  bool nothing_left() const { return dropped_ && all() == Sums{}; }
+  void reset() { *this = {}; }
+
+ private:
+  Sums taken_, open_;
+  bool dropped_ = false;
+};
+
 // The loss as it is optimised: a mean over everything since the last reset, or the sum for a sum loss.
 class LossMetric : public Metric {
  public:
   void accumulate(const PassRecord& pass) override {
-    for (const double part : pass.output.sum_B) sum_ += part;
-    for (const double part : pass.output.denominator_B) denominator_ += part;
+    for (const double part : pass.output.sum_B) sums_.open().sum += part;
+    for (const double part : pass.output.denominator_B) sums_.open().denominator += part;
     divides_ = pass.divides;
   }
+  void accumulate(const StepRecord& step) override { sums_.step(step); }
   Json calculate() const override {
-    return {{divides_ ? "loss" : "loss_sum", number(divides_ ? mean_or_zero(sum_, denominator_) : sum_)}};
+    const Sums all = sums_.all();
+    const double value = divides_ ? mean_or_zero(all.sum, all.denominator) : all.sum;
+    return {{divides_ ? "loss" : "loss_sum", sums_.nothing_left() ? Json(nullptr) : number(value)}};
   }
-  void reset() override { sum_ = denominator_ = 0; }
+  void reset() override { sums_.reset(); }
 
  private:
-  double sum_ = 0, denominator_ = 0;
+  struct Sums {
+    double sum = 0, denominator = 0;
+    Sums& operator+=(const Sums& other) {
+      sum += other.sum;
+      denominator += other.denominator;
+      return *this;
+    }
+    bool operator==(const Sums&) const = default;
+  };
+  SumsBySteps<Sums> sums_;
   bool divides_ = true;
 };
 
@@ -38,21 +74,35 @@ class Accuracy : public Metric {
     const int32_t* predicted = pass.argmax_S.const_data_ptr<int32_t>();
     const int32_t* target = pass.input.targets_S.const_data_ptr<int32_t>();
     const float* weight = pass.input.weights_S.const_data_ptr<float>();
+    Sums& open = sums_.open();
     for (int64_t s = 0; s < pass.argmax_S.numel(); ++s) {
       if (weight[s] == 0) continue;
-      ++total_;
-      correct_ += predicted[s] == target[s];
+      ++open.total;
+      open.correct += predicted[s] == target[s];
     }
   }
+  void accumulate(const StepRecord& step) override { sums_.step(step); }
   Json calculate() const override {
-    return {{"accuracy", total_ > 0 ? static_cast<double>(correct_) / static_cast<double>(total_) : 0.0},
-            {"correct_tokens", correct_},
-            {"total_tokens", total_}};
+    const Sums all = sums_.all();
+    const double share =
+        all.total > 0 ? static_cast<double>(all.correct) / static_cast<double>(all.total) : 0;
+    return {{"accuracy", sums_.nothing_left() ? Json(nullptr) : Json(share)},
+            {"correct_tokens", all.correct},
+            {"total_tokens", all.total}};
   }
-  void reset() override { correct_ = total_ = 0; }
+  void reset() override { sums_.reset(); }
 
  private:
-  int64_t correct_ = 0, total_ = 0;
+  struct Sums {
+    int64_t correct = 0, total = 0;
+    Sums& operator+=(const Sums& other) {
+      correct += other.correct;
+      total += other.total;
+      return *this;
+    }
+    bool operator==(const Sums&) const = default;
+  };
+  SumsBySteps<Sums> sums_;
 };
 
 class TrainMetric : public Metric {

@@ -89,6 +89,14 @@ double gradient_sum_of_squares(const std::vector<TrainedTensor>& params) {
   return total;
 }
 
+std::string unusable_weight(const std::vector<TrainedTensor>& params) {
+  constexpr double kMost = 1e36;
+  for (const auto& param : params) {
+    if (!(ops::sum_of_squares(param.value) < kMost)) return param.name;
+  }
+  return "";
+}
+
 double gradient_max_abs(const std::vector<TrainedTensor>& params) {
   double largest = 0;
   for (const auto& param : params) {

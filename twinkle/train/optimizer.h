@@ -82,6 +82,9 @@ class Optimizer {
 /// Sum of squares of all gradients in fp64, in list order, each over fixed blocks: the bits depend on no
 /// thread.
 double gradient_sum_of_squares(const std::vector<TrainedTensor>& params);
+/// Name of the first tensor whose values are not all numbers to compute with: not finite, or so large (1e18)
+/// that their squares leave fp32. "" when all are. One read of the weights.
+std::string unusable_weight(const std::vector<TrainedTensor>& params);
 /// Largest magnitude of all gradients; NaN if any is NaN.
 double gradient_max_abs(const std::vector<TrainedTensor>& params);
 

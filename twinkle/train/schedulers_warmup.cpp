@@ -30,14 +30,17 @@ class Warmup : public LRScheduler {
   Decay decay_;
 };
 
+void check_warmup(const Options& o) {
+  if (o.get_int("num_warmup_steps") <= o.get_int("num_training_steps")) return;
+  throw invalid_argument("[scheduler] 'num_warmup_steps' (" + std::to_string(o.get_int("num_warmup_steps")) +
+                         ") is more than 'num_training_steps' (" +
+                         std::to_string(o.get_int("num_training_steps")) + ")");
+}
+
 std::unique_ptr<LRScheduler> make(const Options& o, Decay decay) {
-  const double warmup = o.get_float("num_warmup_steps"), total = o.get_float("num_training_steps");
-  if (warmup > total) {
-    throw invalid_argument(
-        "[scheduler] 'num_warmup_steps' (" + std::to_string(o.get_int("num_warmup_steps")) +
-        ") is more than 'num_training_steps' (" + std::to_string(o.get_int("num_training_steps")) + ")");
-  }
-  return std::make_unique<Warmup>(warmup, total, std::move(decay));
+  check_warmup(o);
+  return std::make_unique<Warmup>(o.get_float("num_warmup_steps"), o.get_float("num_training_steps"),
+                                  std::move(decay));
 }
 
 std::vector<ParamSpec> params(std::vector<ParamSpec> more = {}) {
@@ -120,6 +123,10 @@ class PolynomialWarmup : public LRScheduler {
       : warmup_(warmup), total_(total), lr_end_(lr_end), power_(power) {}
 
   double lr(double base_lr, int64_t step) const override {
+    if (!(base_lr > lr_end_)) {  // transformers refuses it too: the rate would climb
+      throw invalid_argument("[scheduler] 'lr_end' (" + Json(lr_end_).dump() +
+                             ") is not below the learning rate (" + Json(base_lr).dump() + ")");
+    }
     const auto t = static_cast<double>(step);
     if (t < warmup_) return base_lr * t / std::max(1.0, warmup_);
     if (t > total_) return lr_end_;
@@ -145,6 +152,7 @@ const Registry<LRScheduler>::Add polynomial{{.name = "PolynomialWarmupScheduler"
                                                                 .min = 0.0}}),
                                              .aliases = {"polynomial"}},
                                             [](const Options& o) {
+                                              check_warmup(o);
                                               return std::make_unique<PolynomialWarmup>(
                                                   o.get_float("num_warmup_steps"),
                                                   o.get_float("num_training_steps"), o.get_float("lr_end"),

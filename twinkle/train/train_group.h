@@ -106,6 +106,8 @@ class TrainGroup {
   /// The norm of the whole accumulated gradient, divided as the loss says, before clipping; nothing between
   /// boundaries. `max_norm` <= 0: no clipping. `norm_type` 2 or infinity.
   std::optional<double> clip_grad_norm(double max_norm, double norm_type);
+  /// invalid_argument when the rate was so large that a weight is no longer a number to compute with: the
+  /// weights are lost then, and only those of a checkpoint can be gone on with.
   StepResult step(const StepOverrides& overrides = {});
   void zero_grad();
   void lr_step();
@@ -118,6 +120,7 @@ class TrainGroup {
   int64_t cur_step() const { return optimizer_ ? optimizer_->steps_taken() : 0; }
   int64_t sequences_seen() const { return sequences_seen_; }
   int64_t tokens_seen() const { return tokens_seen_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
   int64_t schedule_position() const { return schedule_position_; }
   double current_lr();
   /// Everything that is trained, with the gradients accumulated so far. Ask at a boundary: the two uses of a
@@ -127,7 +130,8 @@ class TrainGroup {
   void prepare();
   bool prepared() const { return prepared_; }
   /// Continues a run: after this the next call is the one that would have followed.
-  void restore(int64_t sequences_seen, int64_t tokens_seen, int64_t schedule_position);
+  void restore(int64_t sequences_seen, int64_t tokens_seen, int64_t schedule_position,
+               int64_t skipped_steps = 0);
 
  private:
   // A forward whose loss or backward may still be asked for.
@@ -200,7 +204,7 @@ class TrainGroup {
   std::optional<double> norm_;  // measured since the last backward
   double clip_scale_ = 1.0;
 
-  int64_t sequences_seen_ = 0, tokens_seen_ = 0, schedule_position_ = 0;
+  int64_t sequences_seen_ = 0, tokens_seen_ = 0, schedule_position_ = 0, skipped_steps_ = 0;
   bool lr_step_due_ = false;
 };
 

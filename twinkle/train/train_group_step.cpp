@@ -90,11 +90,13 @@ void TrainGroup::prepare() {
   prepared_ = true;
 }
 
-void TrainGroup::restore(int64_t sequences_seen, int64_t tokens_seen, int64_t schedule_position) {
+void TrainGroup::restore(int64_t sequences_seen, int64_t tokens_seen, int64_t schedule_position,
+                         int64_t skipped_steps) {
   reset_accumulation();
   sequences_seen_ = sequences_seen;
   tokens_seen_ = tokens_seen;
   schedule_position_ = schedule_position;
+  skipped_steps_ = skipped_steps;
   lr_step_due_ = false;
 }
 
@@ -246,6 +248,7 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
   result.grad_norm = norm_;
   if (!broken_.empty()) {
     result.skipped = true;
+    ++skipped_steps_;
     result.reason = "step skipped: " + broken_ + "; weights, optimizer and step count are as before";
     lr_step_due_ = false;
   } else {
@@ -260,6 +263,12 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
   stepped_ = true;
   train_metrics_.accumulate(StepRecord{
       .step = result.step, .lr = result.lr, .grad_norm = result.grad_norm, .skipped = result.skipped});
+  if (const std::string bad = result.stepped ? unusable_weight(trained()) : ""; !bad.empty()) {
+    throw invalid_argument("[step] step " + std::to_string(result.step) + " with learning rate " +
+                           Json(result.lr).dump() + " made numbers of '" + bad +
+                           "' that are not finite, or too large to compute with: these weights are lost; "
+                           "go on from a checkpoint with a smaller learning rate");
+  }
   return result;
 }
 

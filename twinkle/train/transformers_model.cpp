@@ -62,12 +62,16 @@ void TransformersModel::add_adapter_to_model(const std::string& name, const Lora
   add_group(name, Adapter::create(*shared_.model, own));
 }
 
-void TransformersModel::add_adapter_to_model(const std::string& name, const std::string& directory) {
+void TransformersModel::add_adapter_to_model(const std::string& name, const std::string& directory,
+                                             uint64_t seed) {
   if (name.empty()) throw invalid_argument("[model] an adapter needs a name");
   if (groups_.contains(""))
     throw conflict("[model] the whole model is being trained; add adapters before anything else");
   if (groups_.contains(name)) throw conflict("[model] there is an adapter '" + name + "' already");
-  add_group(name, Adapter::load(*shared_.model, directory));
+  auto adapter = Adapter::load(*shared_.model, directory);
+  adapter->set_seed(seed);
+  check_trainable(*adapter);
+  add_group(name, std::move(adapter));
 }
 
 TrainGroup& TransformersModel::group(const std::string& adapter_name) {

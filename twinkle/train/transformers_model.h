@@ -72,6 +72,7 @@ struct CheckpointOptions {
 
 struct ResumeInfo {
   int64_t cur_step = 0, consumed_train_samples = 0, gradient_accumulation_steps = 1;
+  int64_t skipped_steps = 0;  // of the run so far
   Json manifest = nullptr;
   std::vector<std::string> notes;  // what a person should know, e.g. another instruction set
 };
@@ -86,8 +87,9 @@ class TransformersModel {
   ~TransformersModel();
 
   void add_adapter_to_model(const std::string& name, const LoraConfig& config);
-  /// From a directory of PEFT files.
-  void add_adapter_to_model(const std::string& name, const std::string& directory);
+  /// From a directory of PEFT files, which hold no seed: `seed` is that of its dropout.
+  void add_adapter_to_model(const std::string& name, const std::string& directory,
+                            uint64_t seed = LoraConfig().seed);
 
   // ---- parts: by registered name with options, or an object
   void set_loss(const std::string& name, const Json& options = nullptr, const std::string& adapter_name = "");
@@ -127,11 +129,13 @@ class TransformersModel {
 
   // ---- files
   /// Writes a checkpoint and returns its directory; nothing when cur_step is not a multiple of the interval.
-  /// `conflict` in the middle of an accumulation.
+  /// `conflict` in the middle of an accumulation, or when a weight is not a usable number.
   std::optional<std::string> save(const CheckpointOptions& options = {},
                                   const std::string& adapter_name = "");
   /// Waits for a checkpoint that is being written; its errors come out here.
   void wait_for_save();
+  /// Whether every checkpoint that save() began is on the disk.
+  bool save_finished() const { return writer_.finished(); }
   /// Weights alone, from a checkpoint or PEFT directory.
   void load(const std::string& name, const std::string& output_dir = "",
             const std::string& adapter_name = "");

@@ -8,6 +8,7 @@
 #include "twinkle/core/files.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/model/save.h"
+#include "twinkle/text/tokenizer_save.h"
 #include "twinkle/train/transformers_model.h"
 
 namespace twinkle {
@@ -46,12 +47,6 @@ Adapter copy_of(const Adapter& adapter) {
   }
   for (auto& [name, parameter] : copy.saved_modules()) parameter = plain_copy(parameter);
   return copy;
-}
-
-void copy_files(const fs::path& from, const fs::path& to, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (fs::exists(from / name)) fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
-  }
 }
 
 // Values of `from` into the tensors of `to`, by name.
@@ -106,15 +101,7 @@ void TransformersModel::wait_for_save() { writer_.wait(); }
 // Config, weights and tokenizer of a fully trained model.
 void TransformersModel::save_full(const std::string& directory) {
   save_model(*shared_.model, directory, {.dtype = "fp32"});
-  if (tokenizer_id().empty()) return;
-  if (is_directory(tokenizer_id())) {
-    copy_files(tokenizer_id(), directory,
-               {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model"});
-  } else {
-    write_file_atomic(directory + "/tokenizer.json", tokenizer()->to_json().dump(2));
-    write_file_atomic(directory + "/tokenizer_config.json", tokenizer()->config().dump(2));
-  }
+  if (!tokenizer_id().empty()) save_tokenizer_files(tokenizer_id(), directory);
 }
 
 std::optional<std::string> TransformersModel::save(const CheckpointOptions& options,
@@ -135,12 +122,16 @@ std::optional<std::string> TransformersModel::save(const CheckpointOptions& opti
     throw invalid_argument("[save] name: '" + name + "' is not a plain file name");
   }
   g.prepare();
+  if (const std::string bad = unusable_weight(g.trained()); !bad.empty()) {
+    throw conflict("[save] '" + bad + "' holds numbers that are not finite, or too large to compute with");
+  }
   TrainerState state{.kind = g.adapter() ? "lora" : "full",
                      .cur_step = g.cur_step(),
                      .gradient_accumulation_steps = g.gradient_accumulation_steps(),
                      .consumed_train_samples = options.consumed_train_samples,
                      .sequences_seen = g.sequences_seen(),
                      .tokens_seen = g.tokens_seen(),
+                     .skipped_steps = g.skipped_steps(),
                      .schedule_position = g.schedule_position(),
                      .adapter_seed = g.adapter() ? g.adapter()->config().seed : 0,
                      .has_optimizer = options.save_optimizer,
@@ -216,6 +207,7 @@ ResumeInfo TransformersModel::resume_from_checkpoint(const std::string& director
   ResumeInfo info{.cur_step = state.cur_step,
                   .consumed_train_samples = state.consumed_train_samples,
                   .gradient_accumulation_steps = state.gradient_accumulation_steps,
+                  .skipped_steps = state.skipped_steps,
                   .manifest = state.manifest};
   const std::string isa(isa_name(active_isa()));
   if (state.isa != isa) {
@@ -257,7 +249,7 @@ ResumeInfo TransformersModel::resume_from_checkpoint(const std::string& director
   load_weights(g, directory);
   g.optimizer().load_state(read_optimizer_state(directory), state.cur_step);
   g.set_gradient_accumulation_steps(state.gradient_accumulation_steps);
-  g.restore(state.sequences_seen, state.tokens_seen, state.schedule_position);
+  g.restore(state.sequences_seen, state.tokens_seen, state.schedule_position, state.skipped_steps);
   return info;
 }
 
