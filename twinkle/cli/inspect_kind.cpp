@@ -32,6 +32,18 @@ std::string inspect_kind(const std::string& path, const std::string& kind) {
                          ".txt, or a folder)");
 }
 
+void check_inspect_options(const ParsedArgs& args, const std::string& kind) {
+  const bool weights = kind == "gguf" || kind == "safetensors" || kind == "model" || kind == "adapter";
+  const auto only = [&](const char* name, bool fits, const char* what) {
+    if (!args.given(name) || fits) return;
+    throw invalid_argument("[" + args.source(name) + "] '" + name + "': is for " + what + ", '" +
+                           args.get_string("path") + "' is a " + kind);
+  };
+  only("rows", kind == "dataset", "data sets");
+  only("text_split", kind == "dataset", "data sets");
+  only("tensors", weights, "weights (a model, an adapter, a .gguf or .safetensors file)");
+}
+
 bool kind_needs_engine(const std::string& kind) {
   return kind == "model" || kind == "adapter" || kind == "checkpoint";
 }

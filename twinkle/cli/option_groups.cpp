@@ -16,6 +16,8 @@ constexpr auto kJson = ParamType::kJson;
 
 // Positions of a pass are 32-bit numbers; products of two such counts stay far from overflow.
 constexpr double kMostTokens = 1 << 30;
+// Answers to one prompt are made together, each with its own memory.
+constexpr double kMostSamples = 1024;
 
 struct Extra {
   std::optional<double> min, max;
@@ -161,6 +163,8 @@ ArgGroup training_args() {
              {.min = 1, .aliases = {"grad_accum"}}),
       option("output_dir", kString, "./output", "Where checkpoints, metrics and the manifest go.",
              {.value = "PATH"}),
+      option("overwrite_output_dir", kBool, false,
+             "Remove the checkpoints of another run from --output-dir; without, such a folder is refused."),
       option("save_steps", kInt, 50, "Steps between checkpoints; 0: only at the end.", {.min = 0}),
       option("save_total_limit", kInt, nullptr, "Checkpoints kept; older ones are removed.", {.min = 1}),
       option("log_interval", kInt, 10, "Steps between lines of metrics.", {.min = 1}),
@@ -254,7 +258,7 @@ ArgGroup sampling_args() {
              {.min = 0, .max = 1}),
       option("repetition_penalty", kFloat, 1.0, "Above 1 discourages tokens that were there already.",
              {.min = 0, .exclusive_min = true}),
-      option("num_samples", kInt, 1, "Answers to each prompt.", {.min = 1}),
+      option("num_samples", kInt, 1, "Answers to each prompt.", {.min = 1, .max = kMostSamples}),
       option("seed", kInt, 0, "The same seed gives the same answer.", {.min = 0}),
       option("stop", kStrings, Json::array(), "Strings that end an answer."),
       option("ignore_eos", kBool, false, "Go on past the token that ends a turn."),

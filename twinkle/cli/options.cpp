@@ -1,5 +1,8 @@
 #include "twinkle/cli/options.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/parallel.h"
@@ -50,6 +53,13 @@ void check_training_args(const ParsedArgs& args) {
                 "all weights are trained here, not an adapter (use_lora is false)");
     }
   }
+  if (args.has("lora_path")) {
+    for (const char* name : {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+                             "lora_modules_to_save", "use_rslora"}) {
+      only_with(args, name, false,
+                "comes from the adapter of 'lora_path' (" + args.get_string("lora_path") + "); leave it out");
+    }
+  }
   if (has("init") && args.get_string("init") == "random" && has("use_lora") && args.get_bool("use_lora")) {
     throw invalid_argument("[" + args.source("init") +
                            "] 'init': random weights are trained in full; add --no-use-lora");
@@ -66,24 +76,6 @@ void check_training_args(const ParsedArgs& args) {
   for (const char* name : {"model_name", "model_author"}) {
     only_with(args, name, preprocessor.empty() || preprocessor == "SelfCognitionProcessor",
               "is for SelfCognitionProcessor, not for " + preprocessor);
-  }
-  const std::string schedule = args.get_string("scheduler_cls");
-  for (const char* name : {"t_max", "eta_min"}) {
-    only_with(args, name, schedule == "CosineAnnealingLR",
-              "is for CosineAnnealingLR, not for " + schedule + "; see --scheduler-options");
-  }
-  for (const char* name : {"num_warmup_steps", "num_training_steps"}) {
-    const bool warm =
-        schedule.find("Warmup") != std::string::npos || schedule == "CosineWithRestartsScheduler";
-    const bool nothing = std::string_view(name) == "num_warmup_steps" && args.get_int(name) == 0;
-    only_with(args, name, warm || nothing,
-              "is for schedules with warm-up (LinearWarmupScheduler, CosineWarmupScheduler ...), not for " +
-                  schedule);
-  }
-  const std::string optimizer = args.get_string("optimizer_cls");
-  for (const char* name : {"adam_beta1", "adam_beta2", "adam_epsilon"}) {
-    only_with(args, name, optimizer.starts_with("Adam"),
-              "is for Adam and AdamW, not for " + optimizer + "; see --optimizer-options");
   }
   for (const char* name :
        {"preprocessor_options", "optimizer_options", "scheduler_options", "loss_options"}) {
@@ -114,9 +106,10 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const ParsedArgs& args) {
   return load_tokenizer(path);
 }
 
-TemplateOptions template_options(const ParsedArgs& args) {
+TemplateOptions template_options(const ParsedArgs& args, int64_t context) {
   TemplateOptions options;
   options.max_length = args.get_int("max_length");
+  if (context > 0) options.max_length = std::min(options.max_length, context);
   // Commands that only read rows leave some of these out.
   if (args.has("truncation_strategy")) options.truncation_strategy = args.get_string("truncation_strategy");
   if (args.has("use_chat_template")) options.use_chat_template = args.get_bool("use_chat_template");
@@ -126,8 +119,24 @@ TemplateOptions template_options(const ParsedArgs& args) {
   return options;
 }
 
-std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer) {
-  return make_template(text_of(args, "template_cls"), std::move(tokenizer), template_options(args));
+std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer,
+                                        int64_t context) {
+  return make_template(text_of(args, "template_cls"), std::move(tokenizer), template_options(args, context));
+}
+
+std::unique_ptr<Template> load_whole_template(const ParsedArgs& args,
+                                              std::shared_ptr<const Tokenizer> tokenizer) {
+  TemplateOptions options = template_options(args);
+  options.max_length = std::numeric_limits<int64_t>::max();
+  return make_template(text_of(args, "template_cls"), std::move(tokenizer), options);
+}
+
+void check_length(const ParsedArgs& args, const std::string& what, int64_t tokens) {
+  const int64_t most = args.get_int("max_length");
+  if (tokens <= most) return;
+  throw invalid_argument("[" + args.source("max_length") + "] 'max_length': " + what + " has " +
+                         std::to_string(tokens) + " tokens, more than " + std::to_string(most) +
+                         "; shorten it or raise --max-length");
 }
 
 Dataset load_dataset(const ParsedArgs& args) {

@@ -31,8 +31,16 @@ std::string checked_model_path(const ParsedArgs& args);
 /// The tokenizer of --tokenizer-id, else of --model-id.
 std::shared_ptr<const Tokenizer> load_tokenizer(const ParsedArgs& args);
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
-TemplateOptions template_options(const ParsedArgs& args);
-std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer);
+/// `context`: positions that the model knows; rows are never longer, whatever --max-length says (0: as it
+/// says).
+TemplateOptions template_options(const ParsedArgs& args, int64_t context = 0);
+std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer,
+                                        int64_t context = 0);
+/// For commands that neither cut nor drop: the template cuts nothing, check_length says what is too long.
+std::unique_ptr<Template> load_whole_template(const ParsedArgs& args,
+                                              std::shared_ptr<const Tokenizer> tokenizer);
+/// invalid_argument when `tokens` are more than --max-length; `what` is "the prompt" or the like.
+void check_length(const ParsedArgs& args, const std::string& what, int64_t tokens);
 /// The rows of --dataset-id with their preprocessor set, not encoded yet.
 Dataset load_dataset(const ParsedArgs& args);
 /// The rows of --eval-dataset-id (at most --eval-samples); nothing when it is not given.

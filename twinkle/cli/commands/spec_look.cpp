@@ -27,6 +27,11 @@ ArgSpec color_arg() {
   return out;
 }
 
+void refuse(const ParsedArgs& args, const char* name, const char* why) {
+  if (args.given(name))
+    throw invalid_argument("[" + args.source(name) + "] '" + std::string(name) + "': " + why);
+}
+
 bool never(const ParsedArgs&) { return false; }
 
 void check_tokenizer(const ParsedArgs& args) {
@@ -53,6 +58,11 @@ void check_tokenize(const ParsedArgs& args) {
   for (const char* name : {"text", "input", "ids"}) sources += args.has(name) ? 1 : 0;
   if (sources > 1)
     throw invalid_argument("[twinkle tokenize] the text, --input and --ids exclude each other");
+  if (args.has("ids")) {
+    for (const char* name : {"add_special_tokens", "parse_special", "color"})
+      refuse(args, name, "is for text; with 'ids' text comes out");
+  }
+  if (args.get_bool("json")) refuse(args, "color", "JSON has no colours");
 }
 
 const AddCommand tokenize({
@@ -95,6 +105,20 @@ void check_render(const ParsedArgs& args) {
   if (args.has("system") && !args.has("prompt"))
     throw invalid_argument("[" + args.source("system") +
                            "] 'system': goes with --prompt; see --default-system");
+  if (!args.has("dataset_id")) {
+    for (const char* name :
+         {"preprocessor", "preprocessor_options", "model_name", "model_author", "text_split"})
+      refuse(args, name, "needs --dataset-id");
+  }
+  const bool json = args.get_bool("json");
+  if (json) {
+    refuse(args, "color", "JSON has no colours");
+    refuse(args, "show_labels", "JSON always has the labels");
+  }
+  if (!json && !args.get_bool("show_labels") && args.get_bool("use_chat_template")) {
+    for (const char* name : {"color", "max_length", "truncation_strategy"})
+      refuse(args, name, "changes nothing here; give --show-labels or --json");
+  }
   if (args.get_bool("show_labels") && args.has("add_generation_prompt") &&
       args.get_bool("add_generation_prompt")) {
     throw invalid_argument(

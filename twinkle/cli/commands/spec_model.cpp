@@ -44,7 +44,12 @@ std::vector<ArgGroup> sample_groups() {
       arg("messages", ParamType::kJson, nullptr, "A whole conversation as JSON, instead of --prompt."),
       path_arg("input", "JSONL file of rows with 'prompt' or 'messages'; one answer a row."),
       arg("stream", ParamType::kBool, true, "Print text as it is made.")};
-  return {input, model_to_use(), sampling_args(), template_to_use(), machine_args(), program_args()};
+  return {input,
+          model_to_use(),
+          sampling_args(),
+          template_to_use(),
+          machine_args().remove("max_tokens_per_pass"),
+          program_args()};
 }
 
 void check_sample(const ParsedArgs& args) {
@@ -122,6 +127,15 @@ std::vector<ArgGroup> export_groups() {
   return {model_to_use(), output, machine_args().remove("max_tokens_per_pass"), program_args()};
 }
 
+void check_export(const ParsedArgs& args) {
+  if (!args.has("adapter")) return;
+  for (const char* name : {"max_shard_size_mb", "dtype"}) {
+    if (!args.given(name)) continue;
+    throw invalid_argument("[" + args.source(name) + "] '" + name +
+                           "': with 'adapter' the adapter alone is written, in one file and in fp32");
+  }
+}
+
 const AddCommand export_command({
     .name = "export",
     .summary = "Write a model or adapter in the usual formats",
@@ -131,6 +145,7 @@ const AddCommand export_command({
         "With --adapter it writes the adapter alone, as PEFT and vLLM load it; twinkle merge folds it in.\n\n"
         "Example: twinkle export --model-id SmolLM2.gguf --dtype bf16 --output-dir smollm2-hf",
     .groups = export_groups,
+    .check = check_export,
     .order = 60,
 });
 

@@ -7,6 +7,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/model/save.h"
+#include "twinkle/text/tokenizer_save.h"
 #include "twinkle/train/checkpoint.h"
 
 namespace twinkle::cli {
@@ -20,12 +21,6 @@ std::string output_folder(const ParsedArgs& args) {
                    "' is there already and not an empty folder");
   }
   return path;
-}
-
-void save_tokenizer(const ParsedArgs& args, const std::string& directory) {
-  const auto tokenizer = load_tokenizer(args);
-  write_file_atomic(directory + "/tokenizer.json", tokenizer->to_json().dump());
-  write_file_atomic(directory + "/tokenizer_config.json", tokenizer->config().dump(2));
 }
 
 int report(const ParsedArgs& args, const std::string& path, const std::string& what) {
@@ -42,7 +37,7 @@ void write_model(const ParsedArgs& args, const CausalLM& model, const std::strin
     save_model(model, directory,
                {.dtype = args.get_string("dtype"),
                 .max_shard_bytes = args.get_int("max_shard_size_mb") * 1'000'000});
-    save_tokenizer(args, directory);
+    save_tokenizer_files(args.get_string(args.has("tokenizer_id") ? "tokenizer_id" : "model_id"), directory);
   });
 }
 

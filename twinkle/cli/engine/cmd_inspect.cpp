@@ -18,13 +18,26 @@ int show(const ParsedArgs& args, const Json& value) {
   }
   std::vector<std::pair<std::string, std::string>> rows;
   for (const auto& [key, item] : value.items()) {
+    if (key == "tensor_list") continue;
     if (!item.is_null()) rows.emplace_back(key, item.is_string() ? item.get<std::string>() : item.dump());
   }
   write_out(table_text(rows));
+  if (!value.contains("tensor_list")) return 0;
+  rows.clear();
+  for (const auto& tensor : value["tensor_list"])
+    rows.emplace_back(tensor["name"], tensor["dtype"].get<std::string>() + " " + tensor["shape"].dump());
+  write_out("tensors:\n" + table_text(rows, 2));
   return 0;
 }
 
-Json model_summary(const std::string& path) {
+template <class Tensors>
+Json tensor_list(const Tensors& tensors) {
+  Json out = Json::array();
+  for (const auto& t : tensors) out.push_back({{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}});
+  return out;
+}
+
+Json model_summary(const std::string& path, bool list_tensors) {
   const ModelFiles files = open_model_files(path);
   const ModelConfig config = model_config_from_json(files.config, path);
   Json out = {{"kind", "model"},
@@ -56,26 +69,29 @@ Json model_summary(const std::string& path) {
   out["tensors"] = dtypes;
   check_weights(config, *files.weights);
   out["weights"] = "every tensor is there and fits";
+  if (list_tensors) out["tensor_list"] = tensor_list(files.weights->tensors());
   return out;
 }
 
-Json adapter_summary(const std::string& path) {
+Json adapter_summary(const std::string& path, bool list_tensors) {
   const LoraConfig config =
       lora_config_from_json(read_json_file(path + "/adapter_config.json"), path + "/adapter_config.json");
   const SafetensorsFile file = SafetensorsFile::open(path + "/adapter_model.safetensors");
   int64_t parameters = 0;
   for (const auto& tensor : file.tensors()) parameters += tensor.num_elements();
-  return {{"kind", "adapter"},
-          {"path", path},
-          {"base_model", config.base_model_name_or_path},
-          {"r", config.r},
-          {"lora_alpha", config.lora_alpha},
-          {"lora_dropout", config.lora_dropout},
-          {"use_rslora", config.use_rslora},
-          {"target_modules", config.target_modules},
-          {"modules_to_save", config.modules_to_save},
-          {"tensors", file.tensors().size()},
-          {"parameters", parameters}};
+  Json out = {{"kind", "adapter"},
+              {"path", path},
+              {"base_model", config.base_model_name_or_path},
+              {"r", config.r},
+              {"lora_alpha", config.lora_alpha},
+              {"lora_dropout", config.lora_dropout},
+              {"use_rslora", config.use_rslora},
+              {"target_modules", config.target_modules},
+              {"modules_to_save", config.modules_to_save},
+              {"tensors", file.tensors().size()},
+              {"parameters", parameters}};
+  if (list_tensors) out["tensor_list"] = tensor_list(file.tensors());
+  return out;
 }
 
 // A checkpoint, or a run's folder with checkpoints in it.
@@ -105,15 +121,17 @@ Json checkpoint_summary(const std::string& path) {
               {"resumable", state.has_optimizer},
               {"isa", state.isa},
               {"files", "all there, sizes and hashes agree"}};
-  if (state.kind == "lora") out["adapter"] = adapter_summary(path);
+  if (state.kind == "lora") out["adapter"] = adapter_summary(path, false);
   return out;
 }
 
 int inspect(const ParsedArgs& args) {
   const std::string path = args.get_string("path");
   const std::string kind = inspect_kind(path, args.get_string("kind"));
-  if (kind == "model") return show(args, model_summary(path));
-  if (kind == "adapter") return show(args, adapter_summary(path));
+  check_inspect_options(args, kind);
+  const bool tensors = args.get_bool("tensors");
+  if (kind == "model") return show(args, model_summary(path, tensors));
+  if (kind == "adapter") return show(args, adapter_summary(path, tensors));
   if (kind == "checkpoint") return show(args, checkpoint_summary(path));
   throw internal_error("[inspect] '" + kind + "' is not for this program");
 }

@@ -1,11 +1,9 @@
 // twinkle plan: predicts the peak memory of a training run without loading the weights.
-#include <map>
-
 #include "twinkle/cli/command.h"
 #include "twinkle/cli/engine/engine_options.h"
+#include "twinkle/cli/engine/run_plan.h"
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
-#include "twinkle/lora/targets.h"
 #include "twinkle/train/planner.h"
 
 namespace twinkle::cli {
@@ -16,15 +14,16 @@ struct Pass {
 };
 
 // The largest pass of the first epoch, or of full rows when there is no data set.
-Pass largest_pass(const ParsedArgs& args, int64_t budget) {
+Pass largest_pass(const ParsedArgs& args, const ModelConfig& config, int64_t budget) {
   Pass out;
-  const int64_t batch = args.get_int("batch_size"), length = args.get_int("max_length");
+  const int64_t batch = args.get_int("batch_size"),
+                length = std::min(args.get_int("max_length"), config.max_position);
   if (!args.has("dataset_id")) {
     out.tokens = std::min(batch * length, std::max(budget / length * length, length));
     out.scored = out.tokens;
     return out;
   }
-  const auto tmpl = load_template(args, load_tokenizer(args));
+  const auto tmpl = load_template(args, load_tokenizer(args), config.max_position);
   Dataset data = load_dataset(args);
   data.encode(*tmpl, parse_bad_rows(args.get_string("bad_rows")));
   for (const auto& f : data.features()) out.data_bytes += static_cast<int64_t>(f.input_ids.size()) * 8;
@@ -46,57 +45,17 @@ Pass largest_pass(const ParsedArgs& args, int64_t budget) {
   return out;
 }
 
-// Elements, largest rank and adapted linears of a layer.
-void count_adapter(const ParsedArgs& args, const ModelConfig& config, PlanInput& in) {
-  std::map<std::string, std::pair<int64_t, int64_t>> shapes;
-  std::vector<std::string> names;
-  for (const auto& weight : expected_weights(config)) {
-    if (weight.shape.size() != 2) continue;
-    const std::string module = weight.name.substr(0, weight.name.size() - std::string(".weight").size());
-    names.push_back(module);
-    shapes[module] = {weight.shape[0], weight.shape[1]};
-  }
-  if (config.tie_word_embeddings) {
-    names.emplace_back("lm_head");
-    shapes["lm_head"] = shapes["model.embed_tokens"];
-  }
-  int64_t in_layers = 0;
-  for (const auto& target : match_targets(lora_config(args), names, true)) {
-    in.lora_parameters += target.rank * (shapes[target.name].first + shapes[target.name].second);
-    in.lora_rank = std::max(in.lora_rank, target.rank);
-    in_layers += target.name.find(".layers.") != std::string::npos ? 1 : 0;
-  }
-  in.lora_modules_per_layer =
-      std::min<int64_t>(7, (in_layers + config.num_layers - 1) / std::max<int64_t>(1, config.num_layers));
-  in.lora_dropout = args.get_float("lora_dropout") > 0;
-}
-
-int64_t bytes_of_weight(const ParsedArgs& args, const ModelFiles& files) {
-  const std::string dtype = args.get_string("dtype");
-  if (dtype == "fp32") return 4;
-  if (dtype != "auto") return 2;
-  if (!files.weights) return 4;
-  for (const auto& info : files.weights->tensors()) {
-    if (info.shape.size() == 2) return info.dtype == "BF16" || info.dtype == "F16" ? 2 : 4;
-  }
-  return 4;
-}
-
 int plan(const ParsedArgs& args) {
   const ModelFiles files = open_model_files(checked_model_path(args));
-  PlanInput in;
-  in.config = model_config_from_json(files.config, files.path);
-  in.full = !args.get_bool("use_lora");
-  in.weight_bytes = bytes_of_weight(args, files);
+  check_components(args, kAnySteps);
+  PlanInput in = plan_input(args, files);
   const TransformersModelOptions defaults;
-  const Pass pass = largest_pass(args, args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass")
-                                                                       : defaults.micro_batch_tokens);
+  const Pass pass = largest_pass(
+      args, in.config,
+      args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass") : defaults.micro_batch_tokens);
   in.tokens = pass.tokens;
   in.scored = pass.scored;
   in.data_bytes = pass.data_bytes;
-  if (!in.full) count_adapter(args, in.config, in);
-  in.optimizer_bytes =
-      Registry<Optimizer>::create(args.get_string("optimizer_cls"))->state_bytes_per_element();
   const int64_t available = args.has("memory_limit_mb") ? args.get_int("memory_limit_mb") * 1'000'000
                                                         : available_memory_bytes() + resident_bytes();
 

@@ -1,6 +1,7 @@
 // twinkle replay: a run again from its manifest, compared bit for bit.
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "twinkle/cli/command.h"
@@ -59,6 +60,43 @@ void check_same_inputs(const RunManifest& recorded) {
   }
 }
 
+// What is run again: the whole run, or what followed the checkpoint it was resumed from.
+struct Part {
+  std::string checkpoint;  // "": from the start
+  int64_t after = 0;       // the record of later steps is compared
+};
+
+Part part_to_repeat(const RunManifest& recorded, const std::string& digest) {
+  const Json resumed = recorded.config.value("resumed_from", Json());
+  if (!resumed.is_object()) return {};
+  const Json first = parse_json(digest.substr(0, digest.find('\n')), "digest.jsonl");
+  if (resumed.value("from_start", false) && first.is_object() && first.value("step", 0) == 1) return {};
+  Part part{resumed.value("checkpoint", ""), resumed.value("step", int64_t{0})};
+  const std::string state = part.checkpoint + "/trainer_state.json";
+  if (!file_exists(state)) {
+    throw not_found("[replay] the run went on from '" + part.checkpoint +
+                    "', which is no longer there: without it the run cannot be repeated");
+  }
+  if (sha256_hex(read_file(state)) != resumed.value("state_sha256", "")) {
+    throw conflict("[replay] the run went on from '" + part.checkpoint +
+                   "', which holds another checkpoint now: the run cannot be repeated");
+  }
+  return part;
+}
+
+// The record without the steps up to `step`.
+std::string lines_after(const std::string& digest, int64_t step) {
+  std::string kept;
+  for (size_t begin = 0; begin < digest.size();) {
+    const size_t end = std::min(digest.find('\n', begin), digest.size() - 1) + 1;
+    const std::string line = digest.substr(begin, end - begin);
+    const Json value = Json::parse(line, nullptr, false);
+    if (!value.is_object() || !value.contains("step") || value["step"] > step) kept += line;
+    begin = end;
+  }
+  return kept;
+}
+
 // The lines of the first steps; all of them, with the hash of the weights, when the run was no longer.
 std::string first_steps(const std::string& digest, int64_t steps) {
   size_t end = 0;
@@ -90,7 +128,14 @@ int replay(const ParsedArgs& args) {
   }
   Json config = recorded.config["options"];
   config["output_dir"] = output;
-  config["resume_from_checkpoint"] = nullptr;  // from the start, however often the run was resumed
+  std::string record = read_file(run + "/digest.jsonl");
+  const Part part = part_to_repeat(recorded, record);
+  if (part.checkpoint.empty()) {
+    config["resume_from_checkpoint"] = nullptr;
+    config["resume_only_model"] = config["ignore_data_skip"] = false;
+  } else {
+    config["resume_from_checkpoint"] = part.checkpoint;
+  }
   for (const char* name : {"threads", "device"}) {
     if (args.given(name)) config[name] = args.get(name);
   }
@@ -99,23 +144,36 @@ int replay(const ParsedArgs& args) {
   for (const auto& name : recorded.config["given"]) sources[name.get<std::string>()] = run + "/manifest.json";
   TrainingRunOptions options{
       .command = recorded.command, .quiet = args.get_bool("json"), .checkpoints = false};
-  if (args.has("steps")) options.stop_after = args.get_int("steps");
+  // A run that was interrupted recorded no hash of its weights: as many steps as it took are compared.
+  record = lines_after(record, part.after);
+  const bool ended = record.find("\"weights_sha256\"") != std::string::npos;
+  if (args.has("steps") || !ended) {
+    const auto taken = static_cast<int64_t>(std::count(record.begin(), record.end(), '\n'));
+    const int64_t steps = args.has("steps") ? args.get_int("steps") : std::max<int64_t>(1, taken);
+    options.stop_after = part.after + steps;
+    record = first_steps(record, steps);
+  }
+  const std::string dataset = config.value("dataset_id", "");
+  if (const auto hash = recorded.data_hashes.find(dataset); hash != recorded.data_hashes.end())
+    options.dataset_hash = hash->second;
   const TrainingRunResult result = run_training(ParsedArgs(config, sources, {}), options);
 
-  std::string digest = run + "/digest.jsonl";
-  if (args.has("steps")) {
-    const std::string first = first_steps(read_file(digest), args.get_int("steps"));
-    digest = output + "/recorded.jsonl";
-    write_file_atomic(digest, first);
-  }
-  const DigestComparison comparison = compare_digests(digest, output + "/digest.jsonl");
+  std::string repeated = read_file(output + "/digest.jsonl");
+  if (!ended) repeated = first_steps(repeated, *options.stop_after - part.after);
+  if (const size_t hash = repeated.find("{\"steps\""); !ended && hash != std::string::npos)
+    repeated.resize(hash);
+  const std::string digest = output + "/recorded.jsonl", again = output + "/repeated.jsonl";
+  write_file_atomic(digest, record);
+  write_file_atomic(again, repeated);
+  const DigestComparison comparison = compare_digests(digest, again);
   if (args.get_bool("json")) {
     write_json({{"equal", comparison.equal},
                 {"steps", comparison.steps},
                 {"difference", comparison.difference.empty() ? Json(nullptr) : Json(comparison.difference)},
                 {"weights_sha256", result.weights_sha256}});
   } else if (comparison.equal) {
-    write_out("the same bits in all " + with_commas(comparison.steps) + " steps\n");
+    write_out("the same bits in all " + with_commas(comparison.steps) + " steps" +
+              (part.checkpoint.empty() ? "" : " after " + part.checkpoint) + "\n");
   } else {
     write_out("the runs differ: " + comparison.difference + "\n");
   }

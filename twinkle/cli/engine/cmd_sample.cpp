@@ -5,6 +5,7 @@
 
 #include "twinkle/cli/command.h"
 #include "twinkle/cli/engine/engine_options.h"
+#include "twinkle/cli/json_lines.h"
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
@@ -23,7 +24,7 @@ class Sampler {
   explicit Sampler(const ParsedArgs& args) : args_(args) {
     const at::Device device = apply_machine(args);
     tokenizer_ = load_tokenizer(args);
-    template_ = load_template(args, tokenizer_);
+    template_ = load_whole_template(args, tokenizer_);
     json_ = args.get_bool("json");
     Json options = Json::object();
     for (const auto& spec : sampling_param_specs()) options[spec.name] = args.get(spec.name);
@@ -59,7 +60,9 @@ class Sampler {
   std::vector<int32_t> prompt_ids(const Json& messages) const {
     Trajectory trajectory;
     trajectory.messages = messages;
-    return template_->encode_prompt(trajectory).input_ids;
+    auto ids = template_->encode_prompt(trajectory).input_ids;
+    check_length(args_, "the prompt", static_cast<int64_t>(ids.size()));
+    return ids;
   }
 
   std::vector<GenerateRequest> requests_for(const Json& messages) const {
@@ -105,7 +108,6 @@ class Sampler {
     const std::string text = read_file(path);
     std::vector<GenerateRequest> requests;
     std::vector<Json> rows;
-    size_t line_number = 0;
     const auto finish_batch = [&] {
       const auto results = generate(*model_, adapter_.get(), tokenizer_, requests, end_ids_);
       const auto n = static_cast<size_t>(args_.get_int("num_samples"));
@@ -118,14 +120,7 @@ class Sampler {
       requests.clear();
       rows.clear();
     };
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line(text.data() + begin, end - begin);
-      begin = end + 1;
-      ++line_number;
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const std::string where = path + " row " + std::to_string(line_number);
-      const Json row = parse_json(line, where);
+    each_json_line(text, path, [&](const Json& row, const std::string& where) {
       Json messages;
       if (row.is_object() && row.contains("messages")) {
         messages = conversation(row["messages"], where);
@@ -138,9 +133,7 @@ class Sampler {
       for (auto& request : requests_for(messages)) requests.push_back(std::move(request));
       rows.push_back(row);
       if (rows.size() == kRowsTogether) finish_batch();
-    }
-    if (rows.empty() && requests.empty() && line_number == 0)
-      throw invalid_argument("[" + path + "] has no rows");
+    });
     finish_batch();
     return 0;
   }

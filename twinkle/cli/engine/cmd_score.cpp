@@ -4,6 +4,7 @@
 
 #include "twinkle/cli/command.h"
 #include "twinkle/cli/engine/engine_options.h"
+#include "twinkle/cli/json_lines.h"
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
@@ -24,14 +25,16 @@ class Messages {
  public:
   Messages(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer)
       : args_(args), tokenizer_(std::move(tokenizer)) {}
+  bool used() const { return template_ != nullptr; }
   std::vector<int32_t> encode(const Json& row, const std::string& where) {
     if (template_ == nullptr) {
-      template_ = load_template(args_, tokenizer_);
+      template_ = load_whole_template(args_, tokenizer_);
       preprocessor_ = Registry<Preprocessor>::create("MessagesProcessor");
     }
     try {
       const auto features = template_->encode((*preprocessor_)(row));
       if (features.size() != 1) throw invalid_argument("'messages': gave no tokens");
+      check_length(args_, "the row", static_cast<int64_t>(features[0].input_ids.size()));
       return features[0].input_ids;
     } catch (const Error& error) {
       throw Error(error.kind(), "[" + where + "] " + error.what());
@@ -84,17 +87,17 @@ int score(const ParsedArgs& args) {
                     name = args.has("input") ? args.get_string("input") : "standard input";
   std::vector<std::vector<int32_t>> rows;
   std::vector<std::string> places;
-  size_t line_number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    places.push_back(name + " row " + std::to_string(line_number));
-    rows.push_back(tokens_of(parse_json(line, places.back()), places.back(), *tokenizer, messages));
+  each_json_line(text, name, [&](const Json& row, const std::string& place) {
+    places.push_back(place);
+    rows.push_back(tokens_of(row, place, *tokenizer, messages));
+  });
+  for (const char* option :
+       {"template_cls", "chat_template", "max_length", "enable_thinking", "default_system"}) {
+    if (args.given(option) && !messages.used()) {
+      throw invalid_argument("[" + args.source(option) + "] '" + option +
+                             "': is for rows of 'messages', and '" + name + "' has none");
+    }
   }
-  if (rows.empty()) throw invalid_argument("[" + name + "] has no rows");
   const auto model = load_model(args, device);
   const auto adapter = load_adapter(args, *model);
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -82,9 +82,10 @@ Json component_options(const std::string& kind, const std::string& name, const s
     for (const auto& param : info.params) declared |= param.name == flag.param;
     if (declared) {
       out[flag.param] = flag.value;
-    } else if (!flag.flag.empty() && args.given(flag.flag)) {
+    } else if (!flag.flag.empty() && args.given(flag.flag) && args.has(flag.flag) &&
+               (flag.neutral.is_null() || args.get(flag.flag) != flag.neutral)) {
       throw invalid_argument("[" + args.source(flag.flag) + "] '" + flag.flag + "': " + info.name +
-                             " has no such parameter");
+                             " has no such parameter; see twinkle list " + kind + " " + info.name);
     }
   }
   if (more.is_null()) return out;
@@ -94,6 +95,40 @@ Json component_options(const std::string& kind, const std::string& name, const s
   }
   for (const auto& [key, value] : more.items()) out[key] = value;
   return out;
+}
+
+Json loss_options(const ParsedArgs& args) {
+  return component_options("loss", args.get_string("loss_cls"),
+                           {{"reduction", "loss_reduction", args.get("loss_reduction")}},
+                           args.get("loss_options"), args);
+}
+
+Json optimizer_options(const ParsedArgs& args) {
+  const Json betas = Json::array({args.get("adam_beta1"), args.get("adam_beta2")});
+  return component_options("optimizer", args.get_string("optimizer_cls"),
+                           {{"lr", "learning_rate", args.get("learning_rate")},
+                            {"weight_decay", "weight_decay", args.get("weight_decay")},
+                            {"betas", "adam_beta1", betas},
+                            {"betas", "adam_beta2", betas},
+                            {"eps", "adam_epsilon", args.get("adam_epsilon")}},
+                           args.get("optimizer_options"), args);
+}
+
+Json scheduler_options(const ParsedArgs& args, int64_t whole) {
+  const Json steps = args.has("num_training_steps") ? args.get("num_training_steps") : Json(whole);
+  return component_options("scheduler", args.get_string("scheduler_cls"),
+                           {{"num_warmup_steps", "num_warmup_steps", args.get("num_warmup_steps"), 0},
+                            {"num_training_steps", "num_training_steps", steps},
+                            {"T_max", "t_max", args.has("t_max") ? args.get("t_max") : steps},
+                            {"eta_min", "eta_min", args.get("eta_min"), 0.0}},
+                           args.get("scheduler_options"), args);
+}
+
+void check_components(const ParsedArgs& args, int64_t steps) {
+  Registry<Loss>::create(args.get_string("loss_cls"), loss_options(args));
+  Registry<Optimizer>::create(args.get_string("optimizer_cls"), optimizer_options(args));
+  Registry<LRScheduler>::create(args.get_string("scheduler_cls"), scheduler_options(args, steps))
+      ->lr(args.get_float("learning_rate"), 0);
 }
 
 }  // namespace twinkle::cli

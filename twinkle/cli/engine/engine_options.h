@@ -28,8 +28,18 @@ TransformersModelOptions transformers_options(const ParsedArgs& args, at::Device
 struct FlagValue {
   std::string param, flag;  // flag "": no flag stands behind the value
   Json value;
+  Json neutral = nullptr;  // a value that may be given to any component: it asks for nothing
 };
 Json component_options(const std::string& kind, const std::string& name, const std::vector<FlagValue>& flags,
                        const Json& more, const ParsedArgs& args);
+
+/// What the training options ask of the loss, the optimizer and the schedule. `steps`: of the whole run.
+Json loss_options(const ParsedArgs& args);
+Json optimizer_options(const ParsedArgs& args);
+Json scheduler_options(const ParsedArgs& args, int64_t steps);
+/// Makes the three and drops them: what is wrong with them shows before a model is loaded.
+void check_components(const ParsedArgs& args, int64_t steps);
+/// For when the number of steps is not known yet: longer than any warm-up.
+inline constexpr int64_t kAnySteps = int64_t{1} << 52;
 
 }  // namespace twinkle::cli

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 #include "twinkle/cli/engine/engine_options.h"
+#include "twinkle/cli/engine/run_plan.h"
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
@@ -90,16 +92,21 @@ class Run {
   TrainingRunResult run();
 
  private:
+  void check_folder() const;
+  bool continues_in_place() const;
   void check_model();
   void load_data();
   void load_model();
   void resume();
   void check_same_rows(const Json& manifest) const;
+  void record_resume(const ResumeInfo& info);
   void write_manifest();
   void loop();
   bool one_step();
   void evaluate();
   void save(bool last);
+  void announce_saved();
+  int64_t run_step() { return model_->cur_step() + result_.skipped_steps; }
   void note(const std::string& line) {
     if (!options_.quiet) progress_.note(line);
   }
@@ -116,6 +123,9 @@ class Run {
   std::vector<InputFeature> eval_features_;
   std::unique_ptr<TransformersModel> model_;
   at::Device device_ = at::kCPU;
+  PlanInput plan_;
+  Json resumed_from_ = nullptr;  // of the manifest
+  std::string being_saved_;      // announced once it is on the disk
   Schedule schedule_;
   RunManifest manifest_;
   ProgressLine progress_{stderr};
@@ -127,8 +137,38 @@ class Run {
   bool stopped_early_ = false;
 };
 
+// Whether the run goes on in the folder of the checkpoint that it resumes, with that run's own steps.
+bool Run::continues_in_place() const {
+  if (!args_.has("resume_from_checkpoint") || args_.get_bool("resume_only_model")) return false;
+  const std::filesystem::path checkpoint = args_.get_string("resume_from_checkpoint");
+  return std::filesystem::weakly_canonical(checkpoint).parent_path() ==
+         std::filesystem::weakly_canonical(output_dir_);
+}
+
+// Checkpoints of two runs in one folder would be told apart by nothing.
+void Run::check_folder() const {
+  if (!options_.checkpoints || continues_in_place()) return;
+  const auto others = list_checkpoints(output_dir_);
+  if (others.empty()) return;
+  const std::string where = "[" + args_.source("output_dir") + "] 'output_dir': '" + output_dir_ + "' ";
+  if (!args_.get_bool("overwrite_output_dir")) {
+    throw conflict(where + "holds checkpoints of another run (" + others.back() +
+                   "); give another folder, go on with --resume-from-checkpoint, or remove them with "
+                   "--overwrite-output-dir");
+  }
+  for (const auto& other : others) {
+    std::error_code ignored;
+    if (args_.has("resume_from_checkpoint") &&
+        std::filesystem::equivalent(other, args_.get_string("resume_from_checkpoint"), ignored)) {
+      throw conflict(where + "holds the checkpoint that this run starts from, which " +
+                     "--overwrite-output-dir would remove; give another folder");
+    }
+  }
+}
+
 // What is wrong with the model shows in milliseconds, before rows are read.
 void Run::check_model() {
+  check_components(args_, kAnySteps);
   const std::string path = checked_model_path(args_);
   const ModelFiles files = open_model_files(path);
   model_config_from_json(files.config, path);
@@ -136,11 +176,18 @@ void Run::check_model() {
     throw not_found("[model] '" + path +
                     "' has a config but no weights; --init random starts from fresh ones");
   }
+  plan_ = plan_input(args_, files);
+  const int64_t context = plan_.config.max_position, length = args_.get_int("max_length");
+  if (length > context) {
+    note("note: --max-length " + with_commas(length) +
+         " is more than the model's context; rows longer than " + with_commas(context) +
+         " tokens count as too long");
+  }
 }
 
 void Run::load_data() {
   tokenizer_ = load_tokenizer(args_);
-  template_ = std::shared_ptr<const Template>(load_template(args_, tokenizer_));
+  template_ = std::shared_ptr<const Template>(load_template(args_, tokenizer_, plan_.config.max_position));
   const BadRows bad_rows = parse_bad_rows(args_.get_string("bad_rows"));
   const auto encode = [&](Dataset& data, std::string& hash) {
     data.encode(*template_, bad_rows);
@@ -155,9 +202,17 @@ void Run::load_data() {
     return data.take_features();
   };
   Dataset data = load_dataset(args_);
-  loader_ = std::make_unique<DataLoader>(encode(data, dataset_hash_), loader_options(args_));
+  auto features = encode(data, dataset_hash_);
+  if (options_.dataset_hash && dataset_hash_ != *options_.dataset_hash) {
+    throw conflict("[replay] the rows of '" + data.name() + "' are not those the run used (SHA-256 " +
+                   dataset_hash_.substr(0, 12) + "…, the run's " + options_.dataset_hash->substr(0, 12) +
+                   "…)");
+  }
+  if (device_.is_cpu()) check_run_fits(args_, plan_, features);
+  loader_ = std::make_unique<DataLoader>(std::move(features), loader_options(args_));
   if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
   schedule_ = schedule_of(args_, loader_->batches_per_epoch());
+  check_components(args_, schedule_.steps);
   stopped_early_ = options_.stop_after && *options_.stop_after < schedule_.steps;
   if (stopped_early_) schedule_ = {.steps = *options_.stop_after};
 }
@@ -168,34 +223,17 @@ void Run::load_model() {
   model_->set_template(template_);
   if (args_.get_bool("use_lora")) {
     if (args_.has("lora_path")) {
-      model_->add_adapter_to_model("default", args_.get_string("lora_path"));
+      model_->add_adapter_to_model("default", args_.get_string("lora_path"),
+                                   static_cast<uint64_t>(args_.get_int("seed")));
     } else {
       model_->add_adapter_to_model("default", lora_config(args_));
     }
   }
-  const std::string loss = args_.get_string("loss_cls"), optimizer = args_.get_string("optimizer_cls"),
-                    scheduler = args_.get_string("scheduler_cls");
-  model_->set_loss(
-      loss, component_options("loss", loss, {{"reduction", "loss_reduction", args_.get("loss_reduction")}},
-                              args_.get("loss_options"), args_));
-  model_->set_optimizer(optimizer,
-                        component_options("optimizer", optimizer,
-                                          {{"lr", "learning_rate", args_.get("learning_rate")},
-                                           {"weight_decay", "weight_decay", args_.get("weight_decay")},
-                                           {"betas", "adam_beta1",
-                                            Json::array({args_.get("adam_beta1"), args_.get("adam_beta2")})},
-                                           {"eps", "adam_epsilon", args_.get("adam_epsilon")}},
-                                          args_.get("optimizer_options"), args_));
+  model_->set_loss(args_.get_string("loss_cls"), loss_options(args_));
+  model_->set_optimizer(args_.get_string("optimizer_cls"), optimizer_options(args_));
   // The length of the schedule is that of the whole run, wherever this process stops.
   const int64_t whole = schedule_of(args_, loader_->batches_per_epoch()).steps;
-  const Json steps = args_.has("num_training_steps") ? args_.get("num_training_steps") : Json(whole);
-  model_->set_lr_scheduler(
-      scheduler, component_options("scheduler", scheduler,
-                                   {{"num_warmup_steps", "num_warmup_steps", args_.get("num_warmup_steps")},
-                                    {"num_training_steps", "", steps},
-                                    {"T_max", "t_max", args_.has("t_max") ? args_.get("t_max") : steps},
-                                    {"eta_min", "eta_min", args_.get("eta_min")}},
-                                   args_.get("scheduler_options"), args_));
+  model_->set_lr_scheduler(args_.get_string("scheduler_cls"), scheduler_options(args_, whole));
 }
 
 // A position in the data means nothing in other data.
@@ -217,6 +255,8 @@ void Run::resume() {
   const ResumeInfo info =
       model_->resume_from_checkpoint(args_.get_string("resume_from_checkpoint"), only_model);
   for (const auto& line : info.notes) note("note: " + line);
+  if (!only_model) result_.skipped_steps = info.skipped_steps;
+  record_resume(info);
   // The options of this run decide, not those of the run before.
   model_->set_gradient_accumulation_steps(args_.get_int("gradient_accumulation_steps"));
   if (!only_model && !args_.get_bool("ignore_data_skip")) {
@@ -224,8 +264,37 @@ void Run::resume() {
     loader_->resume_from_checkpoint(info.consumed_train_samples);
   }
   if (!only_model)
-    note("resumed at step " + with_commas(info.cur_step) + " from " +
+    note("resumed at step " + with_commas(run_step()) + " from " +
          args_.get_string("resume_from_checkpoint"));
+}
+
+// Options that change no bit of what is trained, and those that a resumed run has by being one.
+Json options_of_the_bits(Json options) {
+  for (const char* name : {"output_dir", "overwrite_output_dir", "resume_from_checkpoint",
+                           "resume_only_model", "ignore_data_skip", "save_steps", "save_total_limit",
+                           "log_interval", "eval_dataset_id", "eval_interval", "eval_samples", "threads",
+                           "device", "max_tokens_per_pass", "recompute", "config", "json"}) {
+    options.erase(name);
+  }
+  return options;
+}
+
+// What a replay needs to know: where the run went on, and whether from there or from the very start.
+void Run::record_resume(const ResumeInfo& info) {
+  const std::string path = args_.get_string("resume_from_checkpoint");
+  const bool only_model = args_.get_bool("resume_only_model");
+  bool from_start = !only_model && !args_.get_bool("ignore_data_skip") && info.manifest.is_object();
+  if (from_start) {
+    const Json before = info.manifest.value("config", Json::object());
+    const Json earlier = before.value("resumed_from", Json());
+    from_start =
+        options_of_the_bits(before.value("options", Json::object())) == options_of_the_bits(args_.values()) &&
+        (earlier.is_null() || earlier.value("from_start", false));
+  }
+  resumed_from_ = {{"checkpoint", path},
+                   {"state_sha256", sha256_hex(read_file(path + "/trainer_state.json"))},
+                   {"step", only_model ? 0 : run_step()},
+                   {"from_start", from_start}};
 }
 
 void Run::write_manifest() {
@@ -235,7 +304,7 @@ void Run::write_manifest() {
   for (const auto& [name, value] : args_.values().items()) {
     if (args_.given(name)) given.push_back(name);
   }
-  manifest_.config = {{"options", args_.values()}, {"given", given}};
+  manifest_.config = {{"options", args_.values()}, {"given", given}, {"resumed_from", resumed_from_}};
   manifest_.model_id = args_.get_string("model_id");
   manifest_.model_hash = model_files_hash(checked_model_path(args_));
   manifest_.data_hashes[args_.get_string("dataset_id")] = dataset_hash_;
@@ -246,6 +315,9 @@ void Run::write_manifest() {
   model_->set_manifest(value);
   make_directories(output_dir_);
   lock_ = std::make_unique<FolderLock>(output_dir_);
+  if (options_.checkpoints && args_.get_bool("overwrite_output_dir") && !continues_in_place()) {
+    for (const auto& other : list_checkpoints(output_dir_)) remove_checkpoint(other);
+  }
   write_file_atomic(output_dir_ + "/manifest.json", value.dump(2) + "\n");
 }
 
@@ -260,7 +332,7 @@ void Run::evaluate() {
     model_->calculate_loss();
   }
   const Json numbers = model_->calculate_metric(false);
-  Json line = {{"step", model_->cur_step()}};
+  Json line = {{"step", run_step()}};
   for (const auto& [key, value] : numbers.items()) line["eval_" + key] = value;
   metrics_->write(line);
   for (const char* key : {"eval_loss", "eval_loss_sum"}) {
@@ -284,13 +356,22 @@ void Run::save(bool last) {
   if (const auto path = model_->save(options)) {
     result_.checkpoint = *path;
     saved_step_ = model_->cur_step();
-    note("saved " + *path);
+    if (!being_saved_.empty()) note("saved " + being_saved_);
+    being_saved_ = *path;
+    announce_saved();
   }
+}
+
+// An adapter is written beside the loop: it is announced when it is there.
+void Run::announce_saved() {
+  if (being_saved_.empty() || !model_->save_finished()) return;
+  note("saved " + being_saved_);
+  being_saved_.clear();
 }
 
 // One optimizer step; false when the interruption came before it was complete.
 bool Run::one_step() {
-  const int64_t step = model_->cur_step() + result_.skipped_steps + 1;
+  const int64_t step = run_step() + 1;
   const bool short_step = step == schedule_.steps && schedule_.last_batches > 0;
   const int64_t batches = short_step ? schedule_.last_batches : args_.get_int("gradient_accumulation_steps");
   int64_t tokens = 0;
@@ -329,9 +410,12 @@ void Run::loop() {
   const int64_t save_steps = args_.get_int("save_steps");
   const int64_t eval_interval = args_.has("eval_interval") ? args_.get_int("eval_interval") : 0;
   const auto begin = Clock::now();
-  while (model_->cur_step() + result_.skipped_steps < schedule_.steps && !interrupted) {
+  while (run_step() < schedule_.steps && !interrupted) {
+    const int64_t before = model_->cur_step();
     if (!one_step()) break;
+    announce_saved();
     const int64_t step = model_->cur_step();
+    if (step == before) continue;  // skipped
     if (eval_interval > 0 && step % eval_interval == 0 && step < schedule_.steps) evaluate();
     if (save_steps > 0 && step % save_steps == 0) save(false);
   }
@@ -341,17 +425,19 @@ void Run::loop() {
 
 TrainingRunResult Run::run() {
   device_ = apply_machine(args_);
+  check_folder();
   check_model();
   load_data();
   load_model();
   resume();
-  if (model_->cur_step() >= schedule_.steps) {
-    throw invalid_argument("[training] the checkpoint is at step " + std::to_string(model_->cur_step()) +
+  if (run_step() >= schedule_.steps) {
+    throw invalid_argument("[training] the checkpoint is at step " + std::to_string(run_step()) +
                            " and the run ends at step " + std::to_string(schedule_.steps) +
                            "; raise --max-steps or --num-train-epochs");
   }
   write_manifest();
-  const int64_t resumed_at = model_->cur_step();
+  // Reports of the run that this one goes on with are kept, those of any other are not.
+  const int64_t resumed_at = continues_in_place() ? run_step() : 0;
   metrics_ = std::make_unique<JsonlWriter>(output_dir_ + "/metrics.jsonl", resumed_at);
   digest_ = std::make_unique<DigestWriter>(output_dir_ + "/digest.jsonl", resumed_at);
   loop();
@@ -364,6 +450,7 @@ TrainingRunResult Run::run() {
     save(true);
   }
   model_->wait_for_save();
+  if (!being_saved_.empty()) note("saved " + being_saved_);
   if (!options_.quiet) progress_.finish();
   result_.steps = model_->cur_step();
   result_.seconds = seconds_since(start_);

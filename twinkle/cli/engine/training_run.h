@@ -12,10 +12,11 @@
 namespace twinkle::cli {
 
 struct TrainingRunOptions {
-  std::string command = "sft";        // "sft" | "pt"
-  bool quiet = false;                 // no progress (replay)
-  bool checkpoints = true;            // false: only the digest and the metrics are written (replay)
-  std::optional<int64_t> stop_after;  // end after this many steps of the run (replay)
+  std::string command = "sft";              // "sft" | "pt"
+  bool quiet = false;                       // no progress (replay)
+  bool checkpoints = true;                  // false: only the digest and the metrics are written (replay)
+  std::optional<int64_t> stop_after;        // end after this many steps of the run (replay)
+  std::optional<std::string> dataset_hash;  // conflict when the rows have another (replay)
 };
 
 struct TrainingRunResult {

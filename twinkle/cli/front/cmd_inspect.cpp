@@ -236,6 +236,7 @@ int inspect_safetensors(const ParsedArgs& args) {
 
 int inspect(const ParsedArgs& args) {
   const std::string kind = inspect_kind(args.get_string("path"), args.get_string("kind"));
+  check_inspect_options(args, kind);
   if (kind == "dataset") return inspect_dataset(args);
   if (kind == "tokenizer") return inspect_tokenizer(args);
   if (kind == "gguf") return inspect_gguf(args);

@@ -1,0 +1,244 @@
+// labels: slow bits
+// What options of a run mean, by whole runs of the program: where it ends, where it starts, what it keeps, and
+// that what belongs together has the same bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "tests/cli/run_program.h"
+#include "tests/tiny_model.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle {
+namespace {
+
+using test::Ran;
+using test::run_program;
+using test::write_text;
+using Words = std::vector<std::string>;
+
+class RunOptions : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/twinkle-options-XXXXXX";
+    root_ = ::mkdtemp(pattern);
+    // An untied head, so that a broken row of the embedding spoils only the texts it is in.
+    test::write_tiny_model(root_ + "/config");
+    Json config = test::tiny_config();
+    config["tie_word_embeddings"] = false;
+    write_text(root_ + "/config/config.json", config.dump());
+    write_text(root_ + "/text.txt", "to be or not to be that is the question");
+    const Ran ran = run_program("twinkle", {"pt", "--model-id", root_ + "/config", "--init", "random",
+                                            "--dataset-id", root_ + "/text.txt", "--max-length", "32",
+                                            "--max-steps", "1", "--output-dir", root_ + "/pt"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    write_rows("rows.jsonl", -1);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  std::string model() const { return root_ + "/pt/checkpoint-step-1"; }
+
+  // Ten rows; the answer of row `broken` has a '~'.
+  void write_rows(const std::string& name, int broken) const {
+    std::string rows;
+    for (int i = 0; i < 10; ++i) {
+      rows += Json{{"query", "question " + std::to_string(i)},
+                   {"response", std::string(static_cast<size_t>(3 + 5 * i % 17), 'a') + (i == broken ? "~" : "")}}
+                  .dump() +
+              "\n";
+    }
+    write_text(root_ + "/" + name, rows);
+  }
+
+  Ran sft(const std::string& name, const Words& more, const std::string& rows = "rows.jsonl") const {
+    Words args = {"sft",          "--model-id",   model(), "--dataset-id", root_ + "/" + rows, "--lr",
+                  "3e-3",         "--batch-size", "2",     "--no-shuffle", "--max-length",     "128",
+                  "--output-dir", root_ + "/" + name};
+    args.insert(args.end(), more.begin(), more.end());
+    return run_program("twinkle", args);
+  }
+  std::string run(const std::string& name, const Words& more, const std::string& rows = "rows.jsonl") const {
+    const Ran ran = sft(name, more, rows);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return digest(name);
+  }
+  std::string digest(const std::string& name) const { return read_file(root_ + "/" + name + "/digest.jsonl"); }
+  std::vector<Json> metrics(const std::string& name) const {
+    std::vector<Json> out;
+    const std::string text = read_file(root_ + "/" + name + "/metrics.jsonl");
+    for (size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1)
+      out.push_back(Json::parse(text.substr(begin, text.find('\n', begin) - begin)));
+    return out;
+  }
+  std::vector<std::string> checkpoints(const std::string& name) const {
+    std::vector<std::string> out;
+    for (const auto& entry : std::filesystem::directory_iterator(root_ + "/" + name)) {
+      if (entry.is_directory()) out.push_back(entry.path().filename().string());
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+  // The lines of the last steps and of the weights.
+  static std::string tail(const std::string& text, int64_t lines) {
+    size_t at = text.size();
+    while (lines-- > 0 && at > 0) at = at < 2 ? 0 : text.rfind('\n', at - 2) + 1;
+    return text.substr(at);
+  }
+  Json replayed(const std::string& name) const {
+    const Ran ran = run_program("twinkle", {"replay", root_ + "/" + name, "--json"});
+    return ran.code <= 1 && !ran.out.empty() ? Json::parse(ran.out) : Json(ran.err);
+  }
+
+  std::string root_;
+};
+
+TEST_F(RunOptions, StepsThatWereSkippedCountAfterAResume) {
+  // The row of '~' in the embedding is not a number.
+  const std::string file = model() + "/model.safetensors";
+  std::string bytes = read_file(file);
+  uint64_t head = 0;
+  std::memcpy(&head, bytes.data(), 8);
+  const Json info = Json::parse(bytes.substr(8, head)).at("model.embed_tokens.weight");
+  ASSERT_EQ(info.at("dtype"), "F32");
+  const float nan = std::nanf("");
+  for (size_t k = 0; k < 32; ++k) {
+    const size_t at = 8 + head + info.at("data_offsets")[0].get<size_t>() + ('~' * size_t{32} + k) * 4;
+    std::memcpy(bytes.data() + at, &nan, 4);
+  }
+  write_text(file, bytes);
+
+  write_rows("broken.jsonl", 3);  // in the second batch of each epoch
+  const Words options = {"--max-steps", "9", "--save-steps", "3"};
+  const std::string whole = run("whole", options, "broken.jsonl");
+  const auto lines = metrics("whole");
+  ASSERT_EQ(lines.size(), 9u);
+  for (const size_t skipped : {size_t{1}, size_t{6}}) {
+    EXPECT_TRUE(lines[skipped].contains("skipped")) << lines[skipped];
+    EXPECT_EQ(lines[skipped].at("loss"), nullptr);
+    EXPECT_EQ(lines[skipped].at("accuracy"), nullptr);
+  }
+  EXPECT_TRUE(lines[7].at("loss").is_number());
+  // Three weight updates are four steps of the run.
+  Words resume = options;
+  resume.insert(resume.end(), {"--resume-from-checkpoint", root_ + "/whole/checkpoint-step-3"});
+  EXPECT_EQ(run("resumed", resume, "broken.jsonl"), tail(whole, 6));
+  EXPECT_EQ(Json::parse(read_file(root_ + "/resumed/summary.json")).at("skipped_steps"), 2);
+  EXPECT_EQ(replayed("resumed").value("equal", false), true);
+}
+
+TEST_F(RunOptions, NamesOfSchedulesAndOptimizersMayBeShort) {
+  const Words values = {"--max-steps", "4", "--num-warmup-steps", "2", "--adam-beta1", "0.8"};
+  const auto with = [&](const std::string& name, const std::string& scheduler, const std::string& optimizer) {
+    Words all = {"--scheduler-cls", scheduler, "--optimizer-cls", optimizer};
+    all.insert(all.end(), values.begin(), values.end());
+    return run(name, all);
+  };
+  EXPECT_EQ(with("short", "linear", "adamw"), with("long", "LinearWarmupScheduler", "AdamW"));
+}
+
+TEST_F(RunOptions, ReplayKnowsHowARunWasResumed) {
+  run("first", {"--max-steps", "6", "--save-steps", "2"});
+  const std::string at = root_ + "/first/checkpoint-step-4";
+  run("elsewhere", {"--max-steps", "6", "--resume-from-checkpoint", at});
+  EXPECT_EQ(digest("elsewhere"), tail(digest("first"), 3));
+  run("weights", {"--max-steps", "3", "--resume-from-checkpoint", at, "--resume-only-model"});
+  run("again", {"--max-steps", "7", "--resume-from-checkpoint", at, "--ignore-data-skip"});
+  for (const auto& [name, steps] :
+       std::vector<std::pair<std::string, int>>{{"first", 6}, {"elsewhere", 2}, {"weights", 3}, {"again", 3}}) {
+    const Json got = replayed(name);
+    ASSERT_TRUE(got.is_object()) << name << got;
+    EXPECT_EQ(got.at("equal"), true) << name << got;
+    EXPECT_EQ(got.at("steps"), steps) << name;
+  }
+  // The weights alone start another run; the data from their beginning give other steps.
+  EXPECT_NE(tail(digest("weights"), 4), tail(digest("first"), 4));
+  EXPECT_NE(tail(digest("again"), 4).substr(0, 40), tail(digest("first"), 3).substr(0, 40));
+
+  std::filesystem::rename(at, at + "-gone");
+  const Json gone = replayed("weights");
+  ASSERT_TRUE(gone.is_string());
+  EXPECT_NE(gone.get<std::string>().find("which is no longer there"), std::string::npos) << gone;
+  // Other rows are no other bits: they are refused.
+  write_rows("rows.jsonl", 4);
+  const Json changed = replayed("first");
+  ASSERT_TRUE(changed.is_string());
+  EXPECT_NE(changed.get<std::string>().find("are not those the run used"), std::string::npos) << changed;
+}
+
+TEST_F(RunOptions, AnAdapterCanBeGoneOnWith) {
+  run("first", {"--max-steps", "3", "--lora-dropout", "0", "--lora-r", "4"});
+  const std::string adapter = root_ + "/first/checkpoint-step-3";
+  const std::string on = run("on", {"--max-steps", "3", "--lora-path", adapter});
+  // The same as starting a run of these options from the checkpoint's weights.
+  EXPECT_EQ(on, run("weights", {"--max-steps", "3", "--lora-dropout", "0", "--lora-r", "4",
+                                "--resume-from-checkpoint", adapter, "--resume-only-model"}));
+  EXPECT_EQ(read_json_file(root_ + "/on/checkpoint-step-3/adapter_config.json").at("r"), 4);
+  // Its dropout is drawn by the run's seed.
+  run("dropping", {"--max-steps", "2", "--lora-dropout", "0.3"});
+  const std::string dropping = root_ + "/dropping/checkpoint-step-2";
+  const auto with_seed = [&](const std::string& name, const char* seed) {
+    return run(name, {"--max-steps", "2", "--lora-path", dropping, "--seed", seed});
+  };
+  const std::string one = with_seed("one", "1");
+  EXPECT_EQ(with_seed("one-again", "1"), one);
+  EXPECT_NE(with_seed("two", "2"), one);
+}
+
+TEST_F(RunOptions, EpochsAndRowsEndARun) {
+  const auto steps = [&](const std::string& name, const Words& more) {
+    run(name, more);
+    return Json::parse(read_file(root_ + "/" + name + "/summary.json")).at("steps").get<int>();
+  };
+  EXPECT_EQ(steps("epochs", {"--num-train-epochs", "1.4"}), 7);  // of 5 batches
+  EXPECT_EQ(metrics("epochs").back().at("epoch"), 1.4);
+  EXPECT_EQ(steps("both", {"--num-train-epochs", "2", "--max-steps", "3"}), 3);
+  EXPECT_EQ(steps("rows", {"--train-samples", "5"}), 3);
+  EXPECT_EQ(steps("few-rows", {"--train-samples", "5", "--gradient-accumulation-steps", "2"}), 2);
+  EXPECT_EQ(digest("rows").substr(0, 40), digest("epochs").substr(0, 40));
+}
+
+TEST_F(RunOptions, AFolderHoldsTheCheckpointsOfOneRun) {
+  run("out", {"--max-steps", "6", "--save-steps", "2", "--save-total-limit", "2"});
+  EXPECT_EQ(checkpoints("out"), (Words{"checkpoint-step-4", "checkpoint-step-6"}));
+  const Ran refused = sft("out", {"--max-steps", "2"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("holds checkpoints of another run"), std::string::npos) << refused.err;
+  EXPECT_EQ(checkpoints("out").size(), 2u);
+  // Going back to step 4: what was written after it is not this run's.
+  run("out", {"--max-steps", "5", "--save-steps", "1", "--save-total-limit", "2", "--resume-from-checkpoint",
+              root_ + "/out/checkpoint-step-4"});
+  EXPECT_EQ(checkpoints("out"), (Words{"checkpoint-step-4", "checkpoint-step-5"}));
+  const Ran ran = sft("out", {"--max-steps", "2", "--overwrite-output-dir"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(checkpoints("out"), (Words{"checkpoint-step-2"}));
+  // What is said to be saved is there.
+  EXPECT_NE(ran.err.find("saved " + root_ + "/out/checkpoint-step-2"), std::string::npos) << ran.err;
+}
+
+TEST_F(RunOptions, ThePlanCountsWhatIsTrained) {
+  const auto items = [&](const Words& more) {
+    Words args = {"plan", "--model-id", model(), "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Ran ran = run_program("twinkle", args);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return Json::parse(ran.out).at("items");
+  };
+  run("first", {"--max-steps", "1", "--lora-r", "3", "--lora-target-modules", "q_proj"});
+  // Two layers, q_proj 32 x 32, rank 3; a weight and its gradient are 8 bytes, AdamW's moments 8 more.
+  const int64_t adapter = 2 * 3 * (32 + 32);
+  const Json loaded = items({"--lora-path", root_ + "/first/checkpoint-step-1"});
+  EXPECT_EQ(loaded.at("adapter and its gradients"), 8 * adapter);
+  EXPECT_EQ(loaded.at("optimizer state"), 8 * adapter);
+  const Json head = items({"--lora-r", "3", "--lora-target-modules", "q_proj", "--lora-modules-to-save", "lm_head"});
+  EXPECT_EQ(head.at("adapter and its gradients"), 8 * (adapter + 259 * 32));
+  const Words sgd = {"--lora-r", "3", "--lora-target-modules", "q_proj", "--optimizer-cls", "sgd"};
+  Words momentum = sgd;
+  momentum.insert(momentum.end(), {"--optimizer-options", R"({"momentum": 0.9})"});
+  EXPECT_FALSE(items(sgd).contains("optimizer state"));
+  EXPECT_EQ(items(momentum).at("optimizer state"), 4 * adapter);
+}
+
+}  // namespace
+}  // namespace twinkle
