@@ -187,7 +187,7 @@ TEST_F(RunBits, TheSamplerSaysWhatTheTrainerSays) {
 
 TEST_F(RunBits, TwoRunsDoNotShareAFolder) {
   const FolderLock other(root_ + "/first");
-  const test::Ran ran = run_program("twinkle", arguments("first", {}));
+  const test::Ran ran = run_program("twinkle", arguments("first", {"--overwrite-output-dir"}));
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.err.find("another run is writing to '" + root_ + "/first'"), std::string::npos) << ran.err;
   EXPECT_EQ(digest("first"), first_);
