@@ -1,6 +1,6 @@
 // labels: slow bits
-// What options of a run mean, by whole runs of the program: where it ends, where it starts, what it keeps, and
-// that what belongs together has the same bits.
+// What options of a run mean, by whole runs of the program: where it ends, where it starts, what it keeps,
+// and that what belongs together has the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,17 +44,18 @@ class RunOptions : public ::testing::Test {
   void write_rows(const std::string& name, int broken) const {
     std::string rows;
     for (int i = 0; i < 10; ++i) {
-      rows += Json{{"query", "question " + std::to_string(i)},
-                   {"response", std::string(static_cast<size_t>(3 + 5 * i % 17), 'a') + (i == broken ? "~" : "")}}
-                  .dump() +
-              "\n";
+      rows +=
+          Json{{"query", "question " + std::to_string(i)},
+               {"response", std::string(static_cast<size_t>(3 + 5 * i % 17), 'a') + (i == broken ? "~" : "")}}
+              .dump() +
+          "\n";
     }
     write_text(root_ + "/" + name, rows);
   }
 
   Ran sft(const std::string& name, const Words& more, const std::string& rows = "rows.jsonl") const {
-    Words args = {"sft",          "--model-id",   model(), "--dataset-id", root_ + "/" + rows, "--lr",
-                  "3e-3",         "--batch-size", "2",     "--no-shuffle", "--max-length",     "128",
+    Words args = {"sft",          "--model-id",      model(), "--dataset-id", root_ + "/" + rows, "--lr",
+                  "3e-3",         "--batch-size",    "2",     "--no-shuffle", "--max-length",     "128",
                   "--output-dir", root_ + "/" + name};
     args.insert(args.end(), more.begin(), more.end());
     return run_program("twinkle", args);
@@ -64,7 +65,9 @@ class RunOptions : public ::testing::Test {
     EXPECT_EQ(ran.code, 0) << ran.err;
     return digest(name);
   }
-  std::string digest(const std::string& name) const { return read_file(root_ + "/" + name + "/digest.jsonl"); }
+  std::string digest(const std::string& name) const {
+    return read_file(root_ + "/" + name + "/digest.jsonl");
+  }
   std::vector<Json> metrics(const std::string& name) const {
     std::vector<Json> out;
     const std::string text = read_file(root_ + "/" + name + "/metrics.jsonl");
@@ -145,8 +148,8 @@ TEST_F(RunOptions, ReplayKnowsHowARunWasResumed) {
   EXPECT_EQ(digest("elsewhere"), tail(digest("first"), 3));
   run("weights", {"--max-steps", "3", "--resume-from-checkpoint", at, "--resume-only-model"});
   run("again", {"--max-steps", "7", "--resume-from-checkpoint", at, "--ignore-data-skip"});
-  for (const auto& [name, steps] :
-       std::vector<std::pair<std::string, int>>{{"first", 6}, {"elsewhere", 2}, {"weights", 3}, {"again", 3}}) {
+  for (const auto& [name, steps] : std::vector<std::pair<std::string, int>>{
+           {"first", 6}, {"elsewhere", 2}, {"weights", 3}, {"again", 3}}) {
     const Json got = replayed(name);
     ASSERT_TRUE(got.is_object()) << name << got;
     EXPECT_EQ(got.at("equal"), true) << name << got;
@@ -231,7 +234,8 @@ TEST_F(RunOptions, ThePlanCountsWhatIsTrained) {
   const Json loaded = items({"--lora-path", root_ + "/first/checkpoint-step-1"});
   EXPECT_EQ(loaded.at("adapter and its gradients"), 8 * adapter);
   EXPECT_EQ(loaded.at("optimizer state"), 8 * adapter);
-  const Json head = items({"--lora-r", "3", "--lora-target-modules", "q_proj", "--lora-modules-to-save", "lm_head"});
+  const Json head =
+      items({"--lora-r", "3", "--lora-target-modules", "q_proj", "--lora-modules-to-save", "lm_head"});
   EXPECT_EQ(head.at("adapter and its gradients"), 8 * (adapter + 259 * 32));
   const Words sgd = {"--lora-r", "3", "--lora-target-modules", "q_proj", "--optimizer-cls", "sgd"};
   Words momentum = sgd;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tests/temp_dir.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/safetensors.h"
@@ -29,19 +30,7 @@ std::string message_of(const std::function<void()>& work, ErrorKind kind = Error
 
 #define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
-class Folder {
- public:
-  Folder() {
-    path_ = testing::TempDir() + "/tw_adapter_XXXXXX";
-    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using Folder = test::TempDir;
 
 std::unique_ptr<CausalLM> tiny_model(bool tied = false, const std::string& dtype = "auto") {
   const Json raw = {{"architectures", {"LlamaForCausalLM"}},

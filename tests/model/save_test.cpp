@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "tests/temp_dir.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/safetensors.h"
@@ -22,19 +23,7 @@ std::string stories() {
          "/models/stories260k/hf";
 }
 
-class Folder {
- public:
-  Folder() {
-    path_ = testing::TempDir() + "/tw_save_XXXXXX";
-    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using Folder = test::TempDir;
 
 std::vector<float> read(const WeightSource& source, const WeightInfo& info) {
   int64_t count = 1;

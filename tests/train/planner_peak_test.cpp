@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/train/train_model_testing.h"
+#include "twinkle/core/units.h"
 
 namespace twinkle {
 namespace {

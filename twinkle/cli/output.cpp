@@ -45,16 +45,6 @@ std::string with_commas(int64_t number) {
   return digits;
 }
 
-std::string human_bytes(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1000 && unit + 1 < std::size(kUnits)) value /= 1000, ++unit;
-  char text[32];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return text;
-}
-
 std::string table_text(const std::vector<std::pair<std::string, std::string>>& rows, int indent) {
   size_t width = 0;
   for (const auto& [name, value] : rows) width = std::max(width, name.size());

@@ -23,8 +23,6 @@ inline constexpr std::string_view kGreen = "\x1b[32m", kDim = "\x1b[2m", kBold =
 
 /// "12,345".
 std::string with_commas(int64_t number);
-/// "1.2 GB".
-std::string human_bytes(int64_t bytes);
 /// Rows of "name  value", aligned.
 std::string table_text(const std::vector<std::pair<std::string, std::string>>& rows, int indent = 0);
 

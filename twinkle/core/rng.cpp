@@ -1,8 +1,10 @@
 #include "twinkle/core/rng.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "twinkle/core/normal.h"
 #include "twinkle/core/parallel.h"
 
 namespace twinkle {
@@ -55,20 +57,24 @@ std::vector<int64_t> permutation(int64_t count, uint64_t seed, uint64_t stream) 
   return order;
 }
 
+void fill_normal_range(float* out, int64_t begin, int64_t end, uint64_t key, float std) {
+  for (int64_t block = begin / 4; 4 * block < end; ++block) {
+    const auto w = philox4x32(key, static_cast<uint64_t>(block), 0);
+    for (int pair = 0; pair < 2; ++pair) {
+      const size_t p = static_cast<size_t>(2 * pair);
+      const double u = (static_cast<double>(w[p]) + 1.0) * 0x1p-32;  // (0, 1]
+      const double r = std::sqrt(-2.0 * std::log(u));
+      const double angle = 2.0 * std::numbers::pi * (static_cast<double>(w[p + 1]) * 0x1p-32);
+      const int64_t i = 4 * block + 2 * pair;
+      if (i >= begin && i < end) out[i - begin] = static_cast<float>(r * std::cos(angle)) * std;
+      if (i + 1 >= begin && i + 1 < end) out[i + 1 - begin] = static_cast<float>(r * std::sin(angle)) * std;
+    }
+  }
+}
+
 void fill_normal(float* out, int64_t count, uint64_t key, float std) {
   parallel_for((count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const auto w = philox4x32(key, static_cast<uint64_t>(block), 0);
-      for (int pair = 0; pair < 2; ++pair) {
-        const size_t p = static_cast<size_t>(2 * pair);
-        const double u = (static_cast<double>(w[p]) + 1.0) * 0x1p-32;  // (0, 1]
-        const double r = std::sqrt(-2.0 * std::log(u));
-        const double angle = 2.0 * std::numbers::pi * (static_cast<double>(w[p + 1]) * 0x1p-32);
-        const int64_t i = 4 * block + 2 * pair;
-        if (i < count) out[i] = static_cast<float>(r * std::cos(angle)) * std;
-        if (i + 1 < count) out[i + 1] = static_cast<float>(r * std::sin(angle)) * std;
-      }
-    }
+    fill_normal_range(out + 4 * begin, 4 * begin, std::min(count, 4 * end), key, std);
   });
 }
 

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <numbers>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/gguf.h"
+#include "twinkle/core/normal.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/core/safetensors.h"
@@ -132,19 +131,7 @@ class RandomSource : public WeightSource {
       return;
     }
     const uint64_t key = mix_key(mix_key(seed_, hash_name("weights")), hash_name(name));
-    const int64_t begin = row_begin * shape[1], end = row_end * shape[1];
-    // Element i comes from counter i / 4, as fill_normal draws it, whichever rows are asked for.
-    for (int64_t block = begin / 4; 4 * block < end; ++block) {
-      const auto w = philox4x32(key, static_cast<uint64_t>(block), 0);
-      for (size_t pair = 0; pair < 4; pair += 2) {
-        const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(w[pair]) + 1.0) * 0x1p-32));
-        const double angle = 2.0 * std::numbers::pi * (static_cast<double>(w[pair + 1]) * 0x1p-32);
-        const int64_t i = 4 * block + static_cast<int64_t>(pair);
-        if (i >= begin && i < end) out[i - begin] = static_cast<float>(radius * std::cos(angle)) * std_;
-        if (i + 1 >= begin && i + 1 < end)
-          out[i + 1 - begin] = static_cast<float>(radius * std::sin(angle)) * std_;
-      }
-    }
+    fill_normal_range(out, row_begin * shape[1], row_end * shape[1], key, std_);
   }
 
   std::string where() const override { return "random weights of seed " + std::to_string(seed_); }

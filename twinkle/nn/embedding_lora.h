@@ -1,5 +1,6 @@
-// Adapters on the embedding: x[t] += scale * B A[:, token[t]], with A [r, vocab] and B [hidden, r] as PEFT has
-// them. A gather, then the row kernels of every other adapter, so the law of kernels/ops.h holds here too.
+// Adapters on the embedding: x[t] += scale * B A[:, token[t]], with A [r, vocab] and B [hidden, r] as PEFT
+// has them. A gather, then the row kernels of every other adapter, so the law of kernels/ops.h holds here
+// too.
 #pragma once
 
 #include "twinkle/nn/pass.h"

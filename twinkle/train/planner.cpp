@@ -11,6 +11,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/core/units.h"
 #include "twinkle/model/weight_source.h"
 #include "twinkle/train/train_group.h"
 
@@ -125,17 +126,6 @@ std::optional<int64_t> group_memory_left() {
 }
 
 }  // namespace
-
-std::string bytes_text(int64_t bytes) {
-  char buffer[32];
-  const auto b = static_cast<double>(bytes);
-  if (bytes >= int64_t{1} << 30) {
-    std::snprintf(buffer, sizeof buffer, "%.2f GiB", b / (int64_t{1} << 30));
-  } else {
-    std::snprintf(buffer, sizeof buffer, "%.1f MiB", b / (1 << 20));
-  }
-  return buffer;
-}
 
 int64_t available_memory_bytes() {
   const int64_t system = kilobytes_line(read_file("/proc/meminfo"), "MemAvailable:").value_or(0);

@@ -56,8 +56,6 @@ int64_t available_memory_bytes();
 /// Resident bytes of this process, and the most there ever were.
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
-/// "1.3 GiB".
-std::string bytes_text(int64_t bytes);
 
 /// How a group's passes will run.
 struct PassPlan {

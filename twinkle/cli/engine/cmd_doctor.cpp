@@ -8,6 +8,7 @@
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/core/units.h"
 #include "twinkle/kernels/device.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/machine.h"
@@ -93,8 +94,8 @@ int doctor(const ParsedArgs& args) {
                         {"threads", std::to_string(num_threads())},
                         {"instruction sets", isas + "; used: " + active},
                         {"cuda", cuda},
-                        {"memory", human_bytes(memory_total_bytes()) + ", " +
-                                       human_bytes(available_memory_bytes()) + " available"},
+                        {"memory", bytes_text(memory_total_bytes()) + ", " +
+                                       bytes_text(available_memory_bytes()) + " available"},
                         {"limit", number(limits.fma_gflops, "GFLOP/s")},
                         {"matrix product", number(limits.product_gflops, "GFLOP/s") + percent},
                         {"memory copy", number(limits.copy_gbs, "GB/s")},

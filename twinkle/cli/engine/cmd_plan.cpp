@@ -4,6 +4,7 @@
 #include "twinkle/cli/engine/run_plan.h"
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
+#include "twinkle/core/units.h"
 #include "twinkle/train/planner.h"
 
 namespace twinkle::cli {

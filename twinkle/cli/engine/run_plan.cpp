@@ -6,7 +6,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
-#include "twinkle/core/safetensors.h"
+#include "twinkle/core/units.h"
 #include "twinkle/lora/targets.h"
 
 namespace twinkle::cli {
@@ -48,7 +48,8 @@ void count_adapter(const LoraConfig& config, bool every_entry, PlanInput& in) {
     in.lora_rank = std::max(in.lora_rank, target.rank);
     in_layers += target.name.find(".layers.") != std::string::npos ? 1 : 0;
   }
-  for (const auto& name : match_modules_to_save(expanded, all)) in.lora_parameters += elements(shapes.at(name));
+  for (const auto& name : match_modules_to_save(expanded, all))
+    in.lora_parameters += elements(shapes.at(name));
   const int64_t layers = std::max<int64_t>(1, in.config.num_layers);
   in.lora_modules_per_layer = std::min<int64_t>(7, (in_layers + layers - 1) / layers);
   in.lora_dropout = config.lora_dropout > 0;
@@ -92,8 +93,8 @@ void check_run_fits(const ParsedArgs& args, PlanInput in, std::span<const InputF
   std::vector<int64_t> lengths;
   lengths.reserve(features.size());
   for (const auto& feature : features) lengths.push_back(static_cast<int64_t>(feature.input_ids.size()));
-  const auto batch = static_cast<std::ptrdiff_t>(
-      std::min(static_cast<int64_t>(lengths.size()), args.get_int("batch_size")));
+  const auto batch =
+      static_cast<std::ptrdiff_t>(std::min(static_cast<int64_t>(lengths.size()), args.get_int("batch_size")));
   std::partial_sort(lengths.begin(), lengths.begin() + batch, lengths.end(), std::greater<>());
   int64_t all = 0;
   for (std::ptrdiff_t i = 0; i < batch; ++i) all += lengths[static_cast<size_t>(i)];

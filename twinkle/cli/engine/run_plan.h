@@ -1,5 +1,5 @@
-// What a training run will need of memory, from its options, before any weight is loaded. Shared by `plan` and
-// the runs themselves. Reads headers of files only.
+// What a training run will need of memory, from its options, before any weight is loaded. Shared by `plan`
+// and the runs themselves. Reads headers of files only.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace twinkle::cli {
 /// weights) and the optimizer. Passes and data are left to the caller.
 PlanInput plan_input(const ParsedArgs& args, const ModelFiles& files);
 
-/// exhausted, with the whole plan, when the largest pass that batches of these features can give does not fit.
+/// exhausted, with the whole plan, when the largest pass that batches of these features can give does not
+/// fit.
 void check_run_fits(const ParsedArgs& args, PlanInput input, std::span<const InputFeature> features);
 
 }  // namespace twinkle::cli

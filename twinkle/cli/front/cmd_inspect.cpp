@@ -9,6 +9,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/gguf.h"
 #include "twinkle/core/safetensors.h"
+#include "twinkle/core/units.h"
 
 namespace twinkle::cli {
 namespace {
@@ -196,7 +197,7 @@ void print_tensors(const ParsedArgs& args, const std::vector<TensorLine>& tensor
   write_out(table_text({{"file", args.get_string("path")},
                         {"tensors", with_commas(static_cast<int64_t>(tensors.size())) + " (" + by_type + ")"},
                         {"elements", with_commas(elements)},
-                        {"bytes", human_bytes(bytes)}}));
+                        {"bytes", bytes_text(bytes)}}));
   if (!metadata.empty()) write_out("metadata:\n" + table_text(metadata, 2));
   if (!args.get_bool("tensors")) return;
   Lines lines;
