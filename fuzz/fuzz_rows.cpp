@@ -18,16 +18,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (::mkdtemp(name.data()) == nullptr) __builtin_trap();
     return name;
   }();
-  static const char* const kNames[] = {"/a.jsonl", "/a.json", "/a.txt"};
+  static const char* const kNames[] = {"/a.jsonl", "/a.json",     "/a.txt",      "/a.csv",
+                                       "/a.tsv",   "/a.jsonl.gz", "/a.jsonl.zst"};
   static const char* const kSplits[] = {"file", "paragraph", "line"};
-  const std::string path = folder + kNames[data[0] % 3];
+  const std::string path = folder + kNames[data[0] % 7];
   FILE* file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) __builtin_trap();
   std::fwrite(data + 1, 1, size - 1, file);
   std::fclose(file);
   try {
     DatasetMeta meta{.dataset_id = path};
-    meta.text_split = kSplits[data[0] / 3 % 3];
+    meta.text_split = kSplits[data[0] / 7 % 3];
     Dataset rows(meta);
     try {
       rows.map("");

@@ -1,6 +1,6 @@
 // deps: text
-// Any bytes as a reply: the first byte picks the parser, the second the size of the pieces. Nothing throws, and
-// the pieces give what the whole gives.
+// Any bytes as a reply: the first byte picks the parser, the second the size of the pieces. Nothing throws,
+// and the pieces give what the whole gives.
 #include <cstdint>
 #include <string>
 
@@ -23,7 +23,8 @@ std::string shown(const twinkle::ParsedReply& reply) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace twinkle;
   if (size < 2) return 0;
-  static const char* const kNames[] = {"hermes_qwen", "cline", "vcp", "react", "dsml", "mistral", "llama3_json"};
+  static const char* const kNames[] = {"hermes_qwen", "cline",   "vcp",        "react",
+                                       "dsml",        "mistral", "llama3_json"};
   const auto parser = tool_call_parser(kNames[data[0] % 7]);
   const size_t step = 1 + data[1] % 16;
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);

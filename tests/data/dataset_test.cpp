@@ -1,100 +1,10 @@
-#include "twinkle/data/dataset.h"
-
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
-#include "twinkle/core/error.h"
+#include "tests/data/data_testing.h"
 #include "twinkle/core/parallel.h"
 
 namespace twinkle {
 namespace {
 
-namespace fs = std::filesystem;
-
-// Every byte of every message is a token; the bytes of assistant messages, and all of plain text, are trained
-// on.
-class ByteTemplate : public Template {
- public:
-  explicit ByteTemplate(TemplateOptions options = {}) : options_(std::move(options)) {}
-  std::vector<InputFeature> encode(const Trajectory& trajectory) const override {
-    InputFeature f;
-    std::vector<bool> trained;
-    for (const auto& message : trajectory.messages) {
-      for (const char c : message.at("content").get<std::string>()) {
-        f.input_ids.push_back(static_cast<unsigned char>(c));
-        trained.push_back(message.at("role") == "assistant" || !options_.use_chat_template);
-      }
-    }
-    const auto max = static_cast<size_t>(options_.max_length);
-    for (size_t t = 0; t < trained.size(); ++t) {
-      f.labels.push_back(t + 1 < trained.size() && trained[t + 1] ? f.input_ids[t + 1] : kIgnoreIndex);
-    }
-    if (f.input_ids.size() <= max) return {f};
-    if (options_.truncation_strategy == "delete") return {};
-    if (options_.truncation_strategy == "raise")
-      throw invalid_argument("[template] is longer than max_length");
-    std::vector<InputFeature> parts;
-    for (size_t begin = 0; begin < f.input_ids.size(); begin += max) {
-      const size_t end = std::min(begin + max, f.input_ids.size());
-      InputFeature part;
-      part.input_ids.assign(f.input_ids.begin() + static_cast<long>(begin),
-                            f.input_ids.begin() + static_cast<long>(end));
-      part.labels.assign(f.labels.begin() + static_cast<long>(begin),
-                         f.labels.begin() + static_cast<long>(end));
-      parts.push_back(part);
-    }
-    return parts;
-  }
-  InputFeature encode_prompt(const Trajectory&) const override { return {}; }
-  std::string render(const Trajectory&, bool) const override { return ""; }
-  std::string decode(std::span<const int32_t>, bool) const override { return ""; }
-  const Tokenizer& tokenizer() const override { throw internal_error("no tokenizer"); }
-  const TemplateOptions& options() const override { return options_; }
-  std::vector<int32_t> stop_ids() const override { return {}; }
-
- private:
-  TemplateOptions options_;
-};
-
-class DatasetTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    dir_ = fs::temp_directory_path() / ("twinkle-dataset-" + std::to_string(::getpid()));
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  std::string write(const std::string& name, const std::string& bytes) {
-    const fs::path path = dir_ / name;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path.string();
-  }
-  std::string in_dir(const std::string& name) const { return (dir_ / name).string(); }
-  // The message, with the folder of the test cut out.
-  std::string error_of(const std::function<void()>& fn) const {
-    try {
-      fn();
-    } catch (const Error& e) {
-      EXPECT_NE(e.kind(), ErrorKind::kInternal);
-      std::string text = e.what();
-      for (size_t at; (at = text.find(dir_.string() + "/")) != std::string::npos;)
-        text.erase(at, dir_.string().size() + 1);
-      return text;
-    }
-    return "no error";
-  }
-  std::vector<Json> rows_of(const DatasetMeta& meta) {
-    const Dataset data(meta);
-    std::vector<Json> rows;
-    for (int64_t i = 0; i < data.size(); ++i) rows.push_back(data.row(i));
-    return rows;
-  }
-  fs::path dir_;
-};
+using DatasetTest = DataFolderTest;
 
 TEST_F(DatasetTest, ReadsEveryKindOfFile) {
   const std::vector<Json> want = {{{"a", 1}}, {{"a", "x,]}\"{"}}};
@@ -183,11 +93,10 @@ TEST_F(DatasetTest, BadFilesAreNamed) {
       {"j.txt", "ab\nc\xFFz", "[dataset] 'j.txt' line 2, byte 5: not valid UTF-8"},
       {"k.txt", " \n", "[dataset] 'k.txt' has no rows"},
       {"l.jsonl", "\xFF\xFE{", "[dataset] 'l.jsonl' is UTF-16; save it as UTF-8"},
-      {"m.csv", "a,b\n",
-       "[dataset] 'm.csv': cannot read a .csv file; known: .jsonl, .json, .txt, or a folder of them"},
+      {"m.csv", "a,b\n", "[dataset] 'm.csv' has no rows"},
       {"n", "x",
-       "[dataset] 'n': cannot read a file without extension; known: .jsonl, .json, .txt, or a folder of "
-       "them"},
+       "[dataset] 'n': cannot read a file without extension; known: .jsonl, .json, .csv, .tsv, .txt (also "
+       ".gz and .zst of these), .parquet, .arrow, or a folder of them"},
       {"o.jsonl", "{\"query\":\"q\",\"response\":null}\n",
        "[dataset] o.jsonl row 1: expected a string in 'response', got null"},
       {"p.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n{\"query\":\"q\"}\n",
@@ -214,11 +123,12 @@ TEST_F(DatasetTest, BadFilesAreNamed) {
     EXPECT_EQ(error_of([&] { Dataset({path}).encode(ByteTemplate({.max_length = 100})); }), c.want);
   }
   EXPECT_EQ(error_of([&] { Dataset({in_dir("absent.jsonl")}); }),
-            "[dataset] no file or folder 'absent.jsonl'; give the path of a .jsonl, .json or .txt file or of "
-            "a folder of them");
-  EXPECT_EQ(error_of([&] { Dataset(DatasetMeta{}); }), "[dataset] needs a dataset_id or rows in `data`");
+            "[dataset] no file or folder 'absent.jsonl'; give the path of a file (.jsonl, .json, .csv, .tsv, "
+            ".txt (also .gz and .zst of these), .parquet, .arrow), of a folder of them or a pattern");
+  EXPECT_EQ(error_of([&] { Dataset(DatasetMeta{}); }),
+            "[dataset] needs a dataset_id, rows in `data` or a generator");
   EXPECT_EQ(error_of([&] { Dataset({.dataset_id = "x", .data = {Row::object()}}); }),
-            "[dataset] has both a dataset_id and rows in `data`; give one");
+            "[dataset] has more than one of a dataset_id, rows in `data` and a generator; give one");
   EXPECT_EQ(error_of([&] { Dataset({.dataset_id = "x", .split = "test"}); }),
             "[dataset] split 'test': local files have no splits; give the path of the file");
   EXPECT_EQ(error_of([&] { Dataset({.data = {Row(3)}}); }),
@@ -229,10 +139,10 @@ TEST_F(DatasetTest, BadFilesAreNamed) {
             "[dataset] the folder '" + std::string("mix") +
                 "' mixes text ('mix/a.txt') and rows ('mix/b.jsonl'); give the path of one file or "
                 "move one kind away");
-  write("csv/a.csv", "x");
+  write("zip/a.zip", "x");
   EXPECT_EQ(
-      error_of([&] { Dataset({in_dir("csv")}); }),
-      "[dataset] 'csv/a.csv': .csv files are not read; convert to .jsonl, or give the path of one file");
+      error_of([&] { Dataset({in_dir("zip")}); }),
+      "[dataset] 'zip/a.zip': .zip files are not read; convert to .jsonl, or give the path of one file");
 }
 
 TEST_F(DatasetTest, DropsBadRowsAndSaysWhy) {

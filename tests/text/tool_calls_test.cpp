@@ -13,7 +13,8 @@ namespace {
 // "content | name{arguments} ..." of a reply.
 std::string shown(const ParsedReply& reply) {
   std::string out = reply.content + " |";
-  for (const ToolCall& call : reply.calls) out += " " + call.name + call.arguments.dump() + (call.closed ? "" : "...");
+  for (const ToolCall& call : reply.calls)
+    out += " " + call.name + call.arguments.dump() + (call.closed ? "" : "...");
   for (const auto& problem : reply.problems) out += " !" + problem;
   return out;
 }
@@ -56,59 +57,101 @@ struct Case {
 const std::vector<Case>& cases() {
   static const std::vector<Case> list = {
       // hermes_qwen: text before and after, several calls, nested JSON, the closing tag inside of a string.
-      {"hermes_qwen", "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": [1, \"}\"]}}}\n</tool_call>\nDone",
+      {"hermes_qwen",
+       "I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": [1, "
+       "\"}\"]}}}\n</tool_call>\nDone",
        "I look.\nDone | f{\"a\":{\"b\":[1,\"}\"]}}"},
-      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"</tool_call>\"}}</tool_call>\n<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>",
+      {"hermes_qwen",
+       "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"</tool_call>\"}}</"
+       "tool_call>\n<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>",
        " | f{\"x\":\"</tool_call>\"} g{}"},
-      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}</tool_call>", " | f{\"a\":1}"},
+      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}</tool_call>",
+       " | f{\"a\":1}"},
       {"hermes_qwen", "ok <tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}", "ok | f{\"a\":1}..."},
-      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1} | !the call is cut short"},
-      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}</tool_call> and <tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>",
-       "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}</tool_call> and | g{} !the call is not valid JSON"},
-      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":{\"t\":\"a\nb\"}}</tool_call>", " | f{\"t\":\"a\\nb\"}"},
-      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"g\",\"arguments\":{}}</tool_call>", " | f{} g{}"},
+      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}",
+       "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1} | !the call is cut short"},
+      {"hermes_qwen",
+       "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}</tool_call> and "
+       "<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>",
+       "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}</tool_call> and | g{} !the call is not valid "
+       "JSON"},
+      {"hermes_qwen", "<tool_call>{\"name\":\"f\",\"arguments\":{\"t\":\"a\nb\"}}</tool_call>",
+       " | f{\"t\":\"a\\nb\"}"},
+      {"hermes_qwen",
+       "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"g\",\"arguments\":{}}</tool_call>",
+       " | f{} g{}"},
       {"hermes_qwen", "{\"name\": \"x\"}", "{\"name\": \"x\"} |"},
       {"hermes_qwen", "1 < 2 <tool", "1 < 2 <tool |"},
       {"hermes_qwen", "trailing space  \n", "trailing space  \n |"},
-      {"hermes_qwen", "<tool_call>\n<function=get>\n<parameter=city>\nParis\n</parameter>\n<parameter=n>\n3\n</parameter>\n<parameter=list>\n[1, {\"a\": 2}]\n</parameter>\n</function>\n</tool_call>",
+      {"hermes_qwen",
+       "<tool_call>\n<function=get>\n<parameter=city>\nParis\n</parameter>\n<parameter=n>\n3\n</"
+       "parameter>\n<parameter=list>\n[1, {\"a\": 2}]\n</parameter>\n</function>\n</tool_call>",
        " | get{\"city\":\"Paris\",\"n\":3,\"list\":[1,{\"a\":2}]}"},
-      {"hermes_qwen", "<tool_call>\n<function=run>\n<parameter=code>\nif a:\n  b\n</parameter>\n</function>", " | run{\"code\":\"if a:\\n  b\"}..."},
-      {"hermes_qwen", "<tool_call>nothing</tool_call>", "<tool_call>nothing</tool_call> | !the call is neither JSON nor a <function=...> block"},
+      {"hermes_qwen", "<tool_call>\n<function=run>\n<parameter=code>\nif a:\n  b\n</parameter>\n</function>",
+       " | run{\"code\":\"if a:\\n  b\"}..."},
+      {"hermes_qwen", "<tool_call>nothing</tool_call>",
+       "<tool_call>nothing</tool_call> | !the call is neither JSON nor a <function=...> block"},
       // cline
-      {"cline", "Reading.\n<read_file><path>src/a.cpp</path></read_file> ok", "Reading. ok | read_file{\"path\":\"src/a.cpp\"}"},
-      {"cline", "<write_to_file>\n<path>a</path>\n<content>x </write_to_file> y</content>\n</write_to_file>", " | write_to_file{\"path\":\"a\",\"content\":\"x </write_to_file> y\"}"},
-      {"cline", "<execute_command>\n  <command>ls -la</command>\n  <requires_approval>false</requires_approval>\n</execute_command>\n<list_files><path>.</path></list_files>",
-       " | execute_command{\"command\":\"ls -la\",\"requires_approval\":\"false\"} list_files{\"path\":\".\"}"},
+      {"cline", "Reading.\n<read_file><path>src/a.cpp</path></read_file> ok",
+       "Reading. ok | read_file{\"path\":\"src/a.cpp\"}"},
+      {"cline", "<write_to_file>\n<path>a</path>\n<content>x </write_to_file> y</content>\n</write_to_file>",
+       " | write_to_file{\"path\":\"a\",\"content\":\"x </write_to_file> y\"}"},
+      {"cline",
+       "<execute_command>\n  <command>ls -la</command>\n  "
+       "<requires_approval>false</requires_approval>\n</execute_command>\n<list_files><path>.</path></"
+       "list_files>",
+       " | execute_command{\"command\":\"ls -la\",\"requires_approval\":\"false\"} "
+       "list_files{\"path\":\".\"}"},
       {"cline", "<div><span>x</span></div> <b>y</b>", "<div><span>x</span></div> <b>y</b> |"},
       {"cline", "a < b <read_file><path>x</path>", "a < b <read_file><path>x</path> |"},
       {"cline", "<do_it>please <key>v</key> now</do_it>", " | do_it{\"key\":\"v\"}"},
       // vcp
-      {"vcp", "Go <<<[TOOL_REQUEST]>>>\ntool_name:「始」search「末」,\nquery:「始」a b「末」\n<<<[END_TOOL_REQUEST]>>> end", "Go end | search{\"query\":\"a b\"}"},
-      {"vcp", "<<<[TOOL_REQUEST]>>>tool_name:「始」w「末」text:「始ESCAPE」<<<[END_TOOL_REQUEST]>>>「末」「末ESCAPE」<<<[END_TOOL_REQUEST]>>>", " | w{\"text\":\"<<<[END_TOOL_REQUEST]>>>「末」\"}"},
-      {"vcp", "<<<[TOOL_REQUEST]>>>query:「始」a「末」<<<[END_TOOL_REQUEST]>>>", "<<<[TOOL_REQUEST]>>>query:「始」a「末」<<<[END_TOOL_REQUEST]>>> | !the call has no tool_name"},
+      {"vcp",
+       "Go <<<[TOOL_REQUEST]>>>\ntool_name:「始」search「末」,\nquery:「始」a "
+       "b「末」\n<<<[END_TOOL_REQUEST]>>> end",
+       "Go end | search{\"query\":\"a b\"}"},
+      {"vcp",
+       "<<<[TOOL_REQUEST]>>>tool_name:「始」w「末」text:「始ESCAPE」<<<[END_TOOL_REQUEST]>>>"
+       "「末」「末ESCAPE」<<<[END_TOOL_REQUEST]>>>",
+       " | w{\"text\":\"<<<[END_TOOL_REQUEST]>>>「末」\"}"},
+      {"vcp", "<<<[TOOL_REQUEST]>>>query:「始」a「末」<<<[END_TOOL_REQUEST]>>>",
+       "<<<[TOOL_REQUEST]>>>query:「始」a「末」<<<[END_TOOL_REQUEST]>>> | !the call has no tool_name"},
       {"vcp", "<<<[TOOL_REQUEST]>>>tool_name:「始」w「末」", " | w{}..."},
       // react
-      {"react", "Thought: look it up\nAction: search[weather in [Paris]]\n", "Thought: look it up | search{\"input\":\"weather in [Paris]\"}"},
-      {"react", "Action: get\nAction Input: {\"city\": \"Paris\", \"d\": {\"n\": 1}}\nObservation:", "\nObservation: | get{\"city\":\"Paris\",\"d\":{\"n\":1}}"},
+      {"react", "Thought: look it up\nAction: search[weather in [Paris]]\n",
+       "Thought: look it up | search{\"input\":\"weather in [Paris]\"}"},
+      {"react", "Action: get\nAction Input: {\"city\": \"Paris\", \"d\": {\"n\": 1}}\nObservation:",
+       "\nObservation: | get{\"city\":\"Paris\",\"d\":{\"n\":1}}"},
       {"react", "Action: get\nAction Input: Paris\nmore", "\nmore | get{\"input\":\"Paris\"}"},
       {"react", "Action: f[{\"a\": \"]\"}]", " | f{\"input\":\"{\\\"a\\\": \\\"]\\\"}\"}"},
       {"react", "No Action: here[1]\nFinal Answer: 3", "No Action: here[1]\nFinal Answer: 3 |"},
       {"react", "Action: unfinished[abc", "Action: unfinished[abc |"},
       // dsml
-      {"dsml", "x\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get\">\n<｜DSML｜parameter name=\"city\" string=\"true\">12</｜DSML｜parameter>\n<｜DSML｜parameter name=\"n\" string=\"false\">{\"a\": [1]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+      {"dsml",
+       "x\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get\">\n<｜DSML｜parameter name=\"city\" "
+       "string=\"true\">12</｜DSML｜parameter>\n<｜DSML｜parameter name=\"n\" string=\"false\">{\"a\": "
+       "[1]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke "
+       "name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
        "x | get{\"city\":\"12\",\"n\":{\"a\":[1]}} now{}"},
       {"dsml", "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\"></｜DSML｜invoke>", " | f{}..."},
       // mistral
-      {"mistral", "Sure[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1, {}]}, \"id\": \"abcdefghi\"}, {\"name\": \"g\", \"arguments\": {}}]", "Sure | f{\"a\":[1,{}]} g{}"},
+      {"mistral",
+       "Sure[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1, {}]}, \"id\": \"abcdefghi\"}, "
+       "{\"name\": \"g\", \"arguments\": {}}]",
+       "Sure | f{\"a\":[1,{}]} g{}"},
       {"mistral", "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}", " | f{\"a\":1} g{}"},
       {"mistral", "[TOOL_CALLS]f{\"a\": \"]\"} tail", " tail | f{\"a\":\"]\"}"},
       {"mistral", "[TOOL_CALLS] [{\"name\"", "[TOOL_CALLS] [{\"name\" | !the call is cut short"},
       // llama3_json
       {"llama3_json", "{\"name\": \"f\", \"parameters\": {\"a\": {\"b\": 1}}}", " | f{\"a\":{\"b\":1}}"},
-      {"llama3_json", "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"x\": 1}}", " | f{} g{\"x\":1}"},
+      {"llama3_json",
+       "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"x\": 1}}",
+       " | f{} g{\"x\":1}"},
       {"llama3_json", "{\"answer\": 1}", "{\"answer\": 1} |"},
-      {"llama3_json", "The JSON is {\"name\": \"f\", \"parameters\": {}}", "The JSON is {\"name\": \"f\", \"parameters\": {}} |"},
-      {"llama3_json", "{\"name\": \"f\", \"parameters\": {\"a\"", "{\"name\": \"f\", \"parameters\": {\"a\" |"},
+      {"llama3_json", "The JSON is {\"name\": \"f\", \"parameters\": {}}",
+       "The JSON is {\"name\": \"f\", \"parameters\": {}} |"},
+      {"llama3_json", "{\"name\": \"f\", \"parameters\": {\"a\"",
+       "{\"name\": \"f\", \"parameters\": {\"a\" |"},
   };
   return list;
 }
@@ -121,7 +164,8 @@ TEST(ToolCalls, StreamsGiveTheSameWhateverThePieces) {
   for (const Case& c : cases()) {
     const std::string whole = parsed(c.parser, c.text);
     for (uint64_t seed = 0; seed < 12; ++seed) {
-      EXPECT_EQ(streamed(c.parser, c.text, seed, seed == 0 ? 1 : 1 + seed * 3), whole) << c.parser << ": " << c.text;
+      EXPECT_EQ(streamed(c.parser, c.text, seed, seed == 0 ? 1 : 1 + seed * 3), whole)
+          << c.parser << ": " << c.text;
     }
     // Every parser on every text: no call of another format may break the equality.
     for (const char* other : {"hermes_qwen", "cline", "vcp", "react", "dsml", "mistral", "llama3_json"}) {
@@ -164,8 +208,8 @@ TEST(ToolCalls, ReasoningIsTakenOffFirst) {
 }
 
 TEST(ToolCalls, OpenAiFormHasTextArgumentsAndStableIds) {
-  const auto reply =
-      parse_tool_calls(*tool_call_parser("hermes_qwen"), "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>");
+  const auto reply = parse_tool_calls(*tool_call_parser("hermes_qwen"),
+                                      "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>");
   const Json message = openai_message(reply);
   EXPECT_EQ(message["role"], "assistant");
   EXPECT_TRUE(message["content"].is_null());
@@ -175,13 +219,14 @@ TEST(ToolCalls, OpenAiFormHasTextArgumentsAndStableIds) {
   EXPECT_EQ(call["function"]["arguments"], "{\"a\":1}");
   EXPECT_EQ(call["id"].get<std::string>().size(), 29u);
   EXPECT_EQ(openai_message(reply), message);
-  const auto mistral = parse_tool_calls(*tool_call_parser("mistral"),
-                                        "[TOOL_CALLS] [{\"name\":\"f\",\"arguments\":{},\"id\":\"abcdefghi\"}]");
+  const auto mistral = parse_tool_calls(
+      *tool_call_parser("mistral"), "[TOOL_CALLS] [{\"name\":\"f\",\"arguments\":{},\"id\":\"abcdefghi\"}]");
   EXPECT_EQ(openai_message(mistral)["tool_calls"][0]["id"], "abcdefghi");
 }
 
 TEST(ToolCalls, DetectsInUpstreamsOrder) {
-  EXPECT_EQ(detect_tool_call_parser("<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"), "hermes_qwen");
+  EXPECT_EQ(detect_tool_call_parser("<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"),
+            "hermes_qwen");
   EXPECT_EQ(detect_tool_call_parser("<read_file><path>x</path></read_file>"), "cline");
   EXPECT_EQ(detect_tool_call_parser("Action: f[1]"), "react");
   EXPECT_EQ(detect_tool_call_parser("{\"name\": \"f\", \"parameters\": {}}"), "llama3_json");

@@ -59,10 +59,10 @@ at::Tensor CausalLM::forward_paged(nn::Arena& arena, KvStorage& kv, std::span<co
       const int64_t position = item.first + i;
       tokens.push_back(token);
       positions.push_back(static_cast<int32_t>(position));
-      cache_rows.push_back(static_cast<int64_t>(item.blocks[static_cast<size_t>(
-                               position / ops::kAttentionBlock)]) *
-                               ops::kAttentionBlock +
-                           position % ops::kAttentionBlock);
+      cache_rows.push_back(
+          static_cast<int64_t>(item.blocks[static_cast<size_t>(position / ops::kAttentionBlock)]) *
+              ops::kAttentionBlock +
+          position % ops::kAttentionBlock);
     }
     cu_seqlens.push_back(static_cast<int32_t>(tokens.size()));
   }

@@ -71,9 +71,9 @@ class KvBlocks {
   void make_free(int32_t block);
 
   std::vector<Block> blocks_;
-  std::vector<int32_t> tokens_;   // of cached blocks, kTokens each
-  std::vector<int32_t> free_;     // a heap, lowest number on top
-  std::list<int32_t> idle_;       // cached and unused, least recently used first
+  std::vector<int32_t> tokens_;  // of cached blocks, kTokens each
+  std::vector<int32_t> free_;    // a heap, lowest number on top
+  std::list<int32_t> idle_;      // cached and unused, least recently used first
   int64_t idle_count_ = 0;
   std::unordered_multimap<uint64_t, int32_t> by_key_;
   std::map<uint64_t, Node> roots_;

@@ -1,0 +1,81 @@
+// Encoded rows on disk: taken when everything is the same, and never otherwise.
+#include "tests/data/data_testing.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle {
+namespace {
+
+class CacheTest : public DataFolderTest {
+ protected:
+  // Whether the rows were taken from the cache; what they are is compared with a run without.
+  bool taken(const std::string& path, const Template& tmpl, const std::string& preprocessor = "QueryResponseProcessor",
+             const std::function<void(Dataset&)>& edit = nullptr) {
+    Dataset plain({path}), cached({path});
+    for (Dataset* data : {&plain, &cached}) {
+      if (edit) edit(*data);
+      data->map(preprocessor);
+    }
+    plain.encode(tmpl, BadRows::kDrop);
+    cached.encode(tmpl, BadRows::kDrop, in_dir("cache"));
+    EXPECT_EQ(plain.features().size(), cached.features().size());
+    for (size_t i = 0; i < plain.features().size(); ++i) {
+      EXPECT_EQ(plain.features()[i].input_ids, cached.features()[i].input_ids);
+      EXPECT_EQ(plain.features()[i].labels, cached.features()[i].labels);
+      EXPECT_EQ(plain.features()[i].weights, cached.features()[i].weights);
+      EXPECT_EQ(plain.features()[i].origin, cached.features()[i].origin);
+    }
+    EXPECT_EQ(plain.feature_rows(), cached.feature_rows());
+    EXPECT_EQ(plain.dropped().size(), cached.dropped().size());
+    for (const auto& note : cached.notes()) {
+      if (note.starts_with("encoded rows taken")) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(CacheTest, IsUsedForTheSameAndForNothingElse) {
+  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
+  const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
+  const auto tmpl = [&](TemplateOptions options = {}) { return make_template("", tokenizer, options); };
+  const std::string a = write("a.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n{\"query\":\"q\",\"response\":5}\n{\"query\":\"x\",\"response\":\"yes\"}\n");
+  EXPECT_FALSE(taken(a, *tmpl()));
+  EXPECT_TRUE(taken(a, *tmpl()));
+  EXPECT_FALSE(taken(a, *tmpl({.max_length = 100})));
+  EXPECT_FALSE(taken(a, *tmpl({.default_system = "Be brief."})));
+  EXPECT_FALSE(taken(a, *tmpl({.loss_scale = "all"})));
+  EXPECT_FALSE(taken(a, *tmpl({.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}"})));
+  EXPECT_FALSE(taken(a, *tmpl(), "QueryResponseProcessor", [](Dataset& d) { d.cast_column("query", "string"); }));
+  EXPECT_FALSE(taken(a, *tmpl(), "QueryResponseProcessor",
+                     [](Dataset& d) { d.filter([](const Row& row) { return row.at("query") == "q"; }); }));
+  const std::string b = write("b.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n{\"query\":\"q\",\"response\":5}\n{\"query\":\"x\",\"response\":\"no!\"}\n");
+  EXPECT_FALSE(taken(b, *tmpl()));
+  EXPECT_TRUE(taken(a, *tmpl()));
+  // The same rows under another name.
+  EXPECT_TRUE(taken(write("c.jsonl", read_file(a)), *tmpl()));
+}
+
+TEST_F(CacheTest, DamagedFilesAndOwnFunctionsAreEncodedAnew) {
+  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
+  const auto tmpl = make_template("", Tokenizer::load(test_data("tokenizers/minimind")), {});
+  const std::string a = write("a.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n");
+  EXPECT_FALSE(taken(a, *tmpl));
+  std::string file;
+  for (const auto& entry : std::filesystem::directory_iterator(in_dir("cache"))) file = entry.path().string();
+  const std::string whole = read_file(file);
+  for (const size_t at : {size_t{3}, size_t{30}, size_t{100}, whole.size() - 1}) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    write_file_atomic(file, damaged);
+    EXPECT_FALSE(taken(a, *tmpl)) << at;
+    EXPECT_TRUE(taken(a, *tmpl)) << at;  // written anew
+  }
+  write_file_atomic(file, whole.substr(0, whole.size() / 2));
+  EXPECT_FALSE(taken(a, *tmpl));
+  Dataset own({a});
+  own.map([](const Row&) -> Trajectory { return {.messages = {{{"role", "user"}, {"content", "x"}}, {{"role", "assistant"}, {"content", "y"}}}}; });
+  own.encode(*tmpl, BadRows::kRaise, in_dir("cache"));
+  for (const auto& note : own.notes()) EXPECT_EQ(note.find("encoded rows"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace twinkle

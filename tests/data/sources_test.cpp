@@ -1,0 +1,177 @@
+// Every kind of file: tables against pyarrow's reading of them, packed files, CSV by hand, patterns.
+#include <zlib.h>
+#include <zstd.h>
+
+#include "tests/data/data_testing.h"
+#include "twinkle/core/files.h"
+#include "twinkle/data/csv.h"
+#include "twinkle/data/table_file.h"
+
+namespace twinkle {
+namespace {
+
+class SourcesTest : public DataFolderTest {
+ protected:
+  static std::string gzip(const std::string& text) {
+    std::string out(compressBound(text.size()) + 64, '\0');
+    z_stream stream{};
+    EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+    stream.avail_in = static_cast<uInt>(text.size());
+    stream.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream.avail_out = static_cast<uInt>(out.size());
+    EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+    out.resize(stream.total_out);
+    deflateEnd(&stream);
+    return out;
+  }
+  static std::string zstd(const std::string& text) {
+    std::string out(ZSTD_compressBound(text.size()), '\0');
+    out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+    return out;
+  }
+};
+
+TEST_F(SourcesTest, CsvAndTsv) {
+  const std::vector<Json> want = {{{"a", "1"}, {"b", "x, \"y\"\nz"}}, {{"a", ""}, {"b", "plain \"quote\""}}};
+  EXPECT_EQ(rows_of({write("a.csv", "\xEF\xBB\xBF" "a,b\r\n1,\"x, \"\"y\"\"\nz\"\r\n\r\n,plain \"quote\"\r\n")}), want);
+  EXPECT_EQ(rows_of({write("a.tsv", "a\tb\n1\t\"x, \"\"y\"\"\nz\"\n\tplain \"quote\"")}), want);
+  EXPECT_EQ(rows_of({.dataset_id = write("n.csv", "1,2\n3,4\n"), .columns = {"x", "y"}}),
+            (std::vector<Json>{{{"x", "1"}, {"y", "2"}}, {{"x", "3"}, {"y", "4"}}}));
+  const auto all = [&](const std::string& name, const std::string& bytes) {
+    const std::string path = write(name, bytes);
+    return error_of([&] { rows_of({path}); });
+  };
+  EXPECT_EQ(all("b.csv", "a,b\n1,2\n1,2,3\n"), "[dataset] b.csv row 2 (line 3): has 3 fields, there are 2 columns");
+  EXPECT_EQ(all("c.csv", "a,b\n1,\"2\n"), "[dataset] 'c.csv' line 2: a quote of this record is never closed");
+  EXPECT_EQ(all("d.csv", "a,b\n1,\"2\"3\n"),
+            "[dataset] d.csv row 1 (line 2): field 2: text follows its closing quote; a quote inside of quotes is "
+            "doubled");
+  EXPECT_EQ(all("e.csv", "a,a\n1,2\n"),
+            "[dataset] 'e.csv': column 2 has the name of another, 'a'; where the first record is no header, name the "
+            "columns");
+  EXPECT_EQ(all("f.csv", "a,b\n1,\xFF\n"), "[dataset] f.csv row 1 (line 2): column 'b' is not valid UTF-8");
+  // What is written is read back.
+  const std::vector<std::string> hard = {"", "a,b", "\"", "x\ny", "plain", " space "};
+  EXPECT_EQ(csv::fields(csv::write(hard, ','), ','), hard);
+  EXPECT_EQ(csv::fields(csv::write({""}, ','), ','), std::vector<std::string>{""});
+}
+
+TEST_F(SourcesTest, PackedFiles) {
+  const std::string lines = "{\"n\":1}\n{\"n\":2}\n";
+  const std::vector<Json> want = {{{"n", 1}}, {{"n", 2}}};
+  EXPECT_EQ(rows_of({write("a.jsonl.gz", gzip(lines))}), want);
+  EXPECT_EQ(rows_of({write("b.jsonl.gz", gzip("{\"n\":1}\n") + gzip("{\"n\":2}\n"))}), want);
+  EXPECT_EQ(rows_of({write("a.jsonl.zst", zstd(lines))}), want);
+  EXPECT_EQ(rows_of({write("b.jsonl.zst", zstd("{\"n\":1}\n") + zstd("{\"n\":2}\n"))}), want);
+  EXPECT_EQ(rows_of({write("c.json.gz", gzip("[{\"n\":1},{\"n\":2}]"))}), want);
+  EXPECT_EQ(rows_of({write("d.csv.gz", gzip("n\n1\n"))}), (std::vector<Json>{{{"n", "1"}}}));
+  std::string big;
+  for (int i = 0; i < 40000; ++i) big += "{\"n\":" + std::to_string(i) + "}\n";
+  EXPECT_EQ(Dataset({write("big.jsonl.gz", gzip(big))}).size(), 40000);
+  EXPECT_EQ(Dataset({write("big.jsonl.zst", zstd(big))}).row(39999), (Json{{"n", 39999}}));
+  const std::string whole = gzip(lines), frame = zstd(lines);
+  EXPECT_EQ(error_of([&] { Dataset({write("e.jsonl.gz", whole.substr(0, whole.size() - 9))}); }),
+            "[dataset] 'e.jsonl.gz': the gzip file is cut short");
+  EXPECT_EQ(error_of([&] { Dataset({write("f.jsonl.zst", frame.substr(0, frame.size() - 1))}); }),
+            "[dataset] 'f.jsonl.zst': the zstd file is cut short");
+  EXPECT_NE(error_of([&] { Dataset({write("g.jsonl.gz", "no gzip")}); }).find("not a sound gzip file"), std::string::npos);
+  EXPECT_NE(error_of([&] { Dataset({write("h.jsonl.zst", "no zstd file")}); }).find("not a sound zstd file"),
+            std::string::npos);
+}
+
+TEST_F(SourcesTest, PatternsAndMixedColumns) {
+  write("p/a1.jsonl", "{\"n\":1}\n");
+  write("p/a2.csv", "n\n2\n");
+  write("p/b.jsonl", "{\"m\":3}\n");
+  EXPECT_EQ(rows_of({in_dir("p/a*")}), (std::vector<Json>{{{"n", 1}}, {{"n", "2"}}}));
+  EXPECT_EQ(rows_of({in_dir("p/[ab]*")}).size(), 3u);
+  EXPECT_EQ(error_of([&] { Dataset({in_dir("p/z*.csv")}); }), "[dataset] no file matches 'p/z*.csv'");
+  // Columns may differ from row to row, and in type.
+  EXPECT_EQ(rows_of({write("mixed.jsonl", "{\"a\":1}\n{\"a\":\"x\",\"b\":[1]}\n")}),
+            (std::vector<Json>{{{"a", 1}}, {{"a", "x"}, {"b", Json::array({1})}}}));
+}
+
+// Numbers that differ in type only are equal; floats come through Arrow's float32 as doubles.
+void expect_same(const Json& got, const Json& want, const std::string& where) {
+  if (want.is_object()) {
+    for (const auto& [key, value] : want.items()) {
+      ASSERT_TRUE(got.is_object() && got.contains(key)) << where << " " << key;
+      expect_same(got.at(key), value, where + "." + key);
+    }
+  } else if (want.is_array()) {
+    ASSERT_TRUE(got.is_array() && got.size() == want.size()) << where << got.dump();
+    for (size_t i = 0; i < want.size(); ++i) expect_same(got[i], want[i], where + "[]");
+  } else {
+    EXPECT_EQ(got, want) << where;
+  }
+}
+
+TEST_F(SourcesTest, TablesAreWhatPyarrowReads) {
+  const std::string root = test_data("parquet-arrow/");
+  if (!is_directory(root)) GTEST_SKIP() << "no test data at " << root;
+#ifndef TWINKLE_HAS_ARROW
+  GTEST_SKIP() << "built without Arrow";
+#endif
+  const Json goldens = read_json_file(TWINKLE_SOURCE_DIR "/tests/data/table_goldens.json");
+  EXPECT_EQ(goldens.size(), 25u);
+  for (const auto& [name, golden] : goldens.items()) {
+    std::string path = root + name;
+    if (name.find("arrow/") == 0) {  // our extension for both forms
+      path = write(name.substr(6) + ".arrow", read_file(path));
+    }
+    const auto table = open_table_file(path);
+    ASSERT_EQ(table->num_rows(), golden.at("rows").get<int64_t>()) << name;
+    for (const Json& entry : golden.at("some"))
+      expect_same(table->row(entry[0].get<int64_t>()), entry[1], name + " row " + entry[0].dump());
+  }
+  const Dataset data({root + "tinyzero_arithmetic_train.parquet"});
+  EXPECT_EQ(data.size(), 800);
+  EXPECT_EQ(data.row(0).at("prompt")[0].at("content"), "8,3:9,4");
+  EXPECT_EQ(data.place(3), root + "tinyzero_arithmetic_train.parquet row 4");
+}
+
+TEST_F(SourcesTest, BrokenTablesAreNamed) {
+#ifndef TWINKLE_HAS_ARROW
+  EXPECT_NE(error_of([&] { Dataset({write("a.parquet", "PAR1")}); }).find("scripts/setup"), std::string::npos);
+#else
+  for (const char* name : {"a.parquet", "a.arrow"}) {
+    for (const std::string& bytes : {std::string("PAR1xxxxPAR1"), std::string("ARROW1\0\0junkjunkjunk", 20), std::string(100, 'x')}) {
+      const std::string error = error_of([&] { Dataset({write(name, bytes)}); });
+      EXPECT_EQ(error.find("[dataset] '" + std::string(name) + "': "), 0u) << error;
+    }
+  }
+#endif
+}
+
+TEST_F(SourcesTest, SaveAsReadsBack) {
+  const std::vector<Json> rows = {{{"t", "a,\"b\"\n"}, {"n", 1}, {"l", Json::array({1, 2})}, {"o", {{"x", 1.5}}}, {"b", true}},
+                                  {{"t", ""}, {"n", -2}, {"l", Json::array()}, {"o", {{"x", nullptr}}}, {"b", nullptr}}};
+  const Dataset data({.data = rows});
+  for (const char* kind : {"jsonl", "json"}) {
+    const std::string path = in_dir(std::string("saved.") + kind);
+    data.save_as(path);
+    EXPECT_EQ(rows_of({path}), rows) << kind;
+  }
+  data.save_as(in_dir("saved.csv"));
+  EXPECT_EQ(rows_of({in_dir("saved.csv")})[0],
+            (Json{{"t", "a,\"b\"\n"}, {"n", "1"}, {"l", "[1,2]"}, {"o", "{\"x\":1.5}"}, {"b", "true"}}));
+#ifdef TWINKLE_HAS_ARROW
+  data.save_as(in_dir("saved.parquet"));
+  EXPECT_EQ(rows_of({in_dir("saved.parquet")}), rows);
+  const Dataset mixed({.data = {{{"a", 1}}, {{"a", "x"}}}});
+  EXPECT_EQ(error_of([&] { mixed.save_as(in_dir("mixed.parquet")); }),
+            "[dataset] cannot save 'mixed.parquet': row 2, column 'a' holds values of several kinds (string after "
+            "others), which a Parquet column cannot; save as jsonl");
+  EXPECT_FALSE(file_exists(in_dir("mixed.parquet")));
+#endif
+  EXPECT_EQ(error_of([&] { data.save_as(in_dir("x.xml")); }).find("[dataset] save_as: unknown format 'xml'"), 0u);
+  // Mapped rows are saved as conversations.
+  Dataset chat({.data = {{{"query", "q"}, {"response", "r"}}}});
+  chat.map("QueryResponseProcessor");
+  chat.save_as(in_dir("chat.jsonl"));
+  EXPECT_EQ(rows_of({in_dir("chat.jsonl")})[0].at("messages")[1], (Json{{"role", "assistant"}, {"content", "r"}}));
+}
+
+}  // namespace
+}  // namespace twinkle

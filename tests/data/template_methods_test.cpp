@@ -1,0 +1,228 @@
+// LossScale, the methods every template has, and the families' templates. Label tables are by hand; DeepSeek's
+// renderings are those of its published template.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/data/loss_scale.h"
+#include "twinkle/data/template.h"
+
+namespace twinkle {
+namespace {
+
+std::string data_path(const std::string& name) {
+  const char* root = std::getenv("TWINKLE_TEST_DATA");
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
+         name;
+}
+
+constexpr const char* kChatML =
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + (m['content'] or '') }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+std::unique_ptr<Template> minimind(TemplateOptions options = {}) {
+  if (options.chat_template.empty()) options.chat_template = kChatML;
+  return make_template("Template", Tokenizer::load(data_path("tokenizers/minimind")), options);
+}
+
+bool no_data() { return !is_directory(data_path("tokenizers/minimind")); }
+
+Json msg(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
+Trajectory chat(std::initializer_list<Json> messages) {
+  Trajectory out;
+  for (const Json& m : messages) out.messages.push_back(m);
+  return out;
+}
+
+// The targets with weight `weight`, decoded run by run.
+std::vector<std::string> with_weight(const Template& tmpl, const Trajectory& row, float weight) {
+  const auto features = tmpl.encode(row);
+  const InputFeature& f = features.at(0);
+  std::vector<std::string> out;
+  std::vector<int32_t> run;
+  const auto close = [&] {
+    if (!run.empty()) out.push_back(tmpl.decode(run, false));
+    run.clear();
+  };
+  for (size_t t = 0; t < f.labels.size(); ++t) {
+    const float w = f.labels[t] == kIgnoreIndex ? 0 : f.weights.empty() ? 1 : f.weights[t];
+    if (w == weight && f.labels[t] != kIgnoreIndex) {
+      run.push_back(f.labels[t]);
+    } else {
+      close();
+    }
+  }
+  close();
+  return out;
+}
+using Runs = std::vector<std::string>;
+
+TEST(LossScale, LastRoundAndAll) {
+  if (no_data()) GTEST_SKIP() << "no test data";
+  const Trajectory row = chat({msg("user", "one"), msg("assistant", "alpha"), msg("user", "two"),
+                               msg("assistant", "beta"), msg("tool", "result"), msg("assistant", "gamma")});
+  EXPECT_EQ(with_weight(*minimind({.loss_scale = "last_round"}), row, 1),
+            (Runs{"beta<|im_end|>\n", "gamma<|im_end|>\n"}));
+  EXPECT_EQ(with_weight(*minimind(), row, 1),
+            (Runs{"alpha<|im_end|>\n", "beta<|im_end|>\n", "gamma<|im_end|>\n"}));
+  const auto all = minimind({.loss_scale = "all"});
+  const InputFeature f = all->encode(row).at(0);
+  EXPECT_EQ(f.num_trained(), static_cast<int64_t>(f.input_ids.size()) - 1);
+  EXPECT_TRUE(f.weights.empty());
+  // A message's own weight counts within it.
+  Trajectory half = row;
+  half.messages[1]["weight"] = 0.5;
+  EXPECT_EQ(with_weight(*all, half, 0.5), (Runs{"alpha<|im_end|>\n"}));
+}
+
+TEST(LossScale, ReactHermesAndEmptyThinking) {
+  if (no_data()) GTEST_SKIP() << "no test data";
+  const Trajectory react = chat({msg("user", "q"), msg("assistant", "Thought: look\nAction: get\nAction Input: x\n")});
+  const auto tmpl = minimind({.loss_scale = "react"});
+  EXPECT_EQ(with_weight(*tmpl, react, 1), (Runs{"Thought: look\n"}));
+  EXPECT_EQ(with_weight(*tmpl, react, 2), (Runs{"Action: get\nAction Input: x\n<|im_end|>\n"}));
+  Json call = msg("assistant", "hm ");
+  call["tool_calls"] = Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}}});
+  EXPECT_EQ(with_weight(*minimind({.loss_scale = "hermes"}), chat({msg("user", "q"), call}), 2),
+            (Runs{"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>"}));
+  const auto think = make_loss_scale("ignore_empty_think");
+  const auto parts = think->parts("<think>\n\n</think>\n\nyes");
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].end, 19u);
+  EXPECT_EQ(parts[0].weight, 0);
+  EXPECT_TRUE(think->parts("<think>\nreal\n</think>\n\nyes").empty());
+  EXPECT_THROW(minimind({.loss_scale = "lastround"}), Error);
+}
+
+TEST(TemplateMethods, BatchEncodeCheckAndDecode) {
+  if (no_data()) GTEST_SKIP() << "no test data";
+  const auto tmpl = minimind({.max_length = 64});
+  std::vector<Trajectory> rows;
+  for (int i = 0; i < 50; ++i) rows.push_back(chat({msg("user", "q" + std::to_string(i)), msg("assistant", "a")}));
+  const auto encoded = tmpl->batch_encode(rows);
+  ASSERT_EQ(encoded.size(), 50u);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(encoded[i].at(0).input_ids, tmpl->encode(rows[i]).at(0).input_ids);
+  rows[7] = chat({msg("user", "no answer")});
+  rows[9].messages[0].erase("role");
+  const auto reasons = tmpl->batch_check(rows);
+  EXPECT_EQ(reasons[0], "");
+  EXPECT_EQ(reasons[7], "no token of it is trained on (every label is masked)");
+  EXPECT_EQ(reasons[9], "[template] message 0: expected a string in 'role'");
+  try {
+    tmpl->batch_encode(rows);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "[template] conversation 9: message 0: expected a string in 'role'");
+  }
+  const std::vector<std::vector<int32_t>> ids = {encoded[0][0].input_ids, encoded[1][0].input_ids};
+  EXPECT_EQ(tmpl->batch_decode(ids, false)[1], tmpl->render(rows[1], false));
+}
+
+TEST(TemplateMethods, ConcatenatesWhatTheModelWrote) {
+  if (no_data()) GTEST_SKIP() << "no test data";
+  const auto tmpl = minimind();
+  const InputFeature prompt = tmpl->encode_prompt(chat({msg("user", "weather?")}));
+  const std::string reply =
+      "<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call><|im_end|>";
+  const auto ids = tmpl->tokenizer().encode(reply);
+  const auto out = tmpl->concat_input_feature(prompt, ids);
+  const size_t n = prompt.input_ids.size();
+  ASSERT_EQ(out.feature.input_ids.size(), n + ids.size());
+  EXPECT_EQ(out.feature.num_trained(), static_cast<int64_t>(ids.size()));
+  for (size_t t = 0; t < n - 1; ++t) EXPECT_EQ(out.feature.labels[t], kIgnoreIndex);
+  for (size_t k = 0; k < ids.size(); ++k) EXPECT_EQ(out.feature.labels[n - 1 + k], ids[k]);
+  EXPECT_EQ(out.feature.labels.back(), kIgnoreIndex);
+  EXPECT_EQ(out.message["content"], "I look.");
+  EXPECT_EQ(out.message["reasoning_content"], "hm");
+  EXPECT_EQ(out.message["tool_calls"][0]["function"]["name"], "get");
+  EXPECT_EQ(out.message["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Paris\"}");
+  // The labels of an earlier round stay.
+  const auto next = tmpl->concat_input_feature(out.feature, ids);
+  EXPECT_EQ(next.feature.num_trained(), static_cast<int64_t>(2 * ids.size()));
+  EXPECT_THROW(tmpl->concat_input_feature(prompt, std::vector<int32_t>{-1}), Error);
+  EXPECT_THROW(minimind({.max_length = 8})->concat_input_feature(prompt, ids), Error);
+  const auto left = minimind({.max_length = 8, .truncation_strategy = "left"})->concat_input_feature(prompt, ids);
+  EXPECT_EQ(left.feature.input_ids, std::vector<int32_t>(ids.end() - 8, ids.end()));
+}
+
+TEST(TemplateFamilies, AreChosenFromTheModel) {
+  EXPECT_EQ(template_name_for(data_path("tokenizers/qwen3")), "Template");
+  EXPECT_EQ(template_name_for("/models/Qwen3.5-4B/"), "Qwen3_5Template");
+  EXPECT_EQ(template_name_for("Qwen/Qwen3.6-27B"), "Qwen3_5Template");
+  EXPECT_EQ(template_name_for("deepseek-ai/DeepSeek-V4"), "DeepseekV4Template");
+  const std::string folder = ::testing::TempDir() + "/twinkle_families";
+  make_directories(folder);
+  write_file_atomic(folder + "/config.json", R"({"model_type": "qwen3_5_moe"})");
+  EXPECT_EQ(template_name_for(folder), "Qwen3_5Template");
+  write_file_atomic(folder + "/config.json", R"({"model_type": "deepseek_v4"})");
+  EXPECT_EQ(template_name_for(folder), "DeepseekV4Template");
+}
+
+TEST(TemplateFamilies, DeepseekV4RendersWhatThePublishedTemplateDoes) {
+  if (no_data()) GTEST_SKIP() << "no test data";
+  const auto tokenizer = Tokenizer::load(data_path("tokenizers/minimind"));
+  const std::string published = read_file(data_path("chat-templates/deepseek-ai-DeepSeek-V4.jinja"));
+  Json call = msg("assistant", "I look.");
+  call["reasoning_content"] = "maybe";
+  call["tool_calls"] = Json::array({{{"id", "c1"}, {"type", "function"}, {"function", {{"name", "get"}, {"arguments", {{"city", "Paris"}, {"n", Json::array({1, nullptr})}}}}}}});
+  Json result = msg("tool", "sunny");
+  result["tool_call_id"] = "c1";
+  Json thought = msg("assistant", "4");
+  thought["reasoning_content"] = "2+2";
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "get"}, {"description", "d"}, {"parameters", {{"type", "object"}}}}}}});
+  std::vector<Trajectory> rows = {chat({msg("user", "hi"), msg("assistant", "yo")}),
+                                  chat({msg("system", "be"), msg("user", "2+2"), thought, msg("user", "more"), thought}),
+                                  chat({msg("system", "be"), msg("user", "w"), call, result, thought}),
+                                  chat({msg("user", "a"), msg("user", "b"), msg("assistant", "c")})};
+  rows.push_back(rows[2]);
+  rows.back().tools = tools;
+  int compared = 0;
+  for (const bool thinking : {false, true}) {
+    const auto ours = make_template("DeepseekV4Template", tokenizer, {.enable_thinking = thinking});
+    const auto theirs = make_template("Template", tokenizer, {.enable_thinking = thinking, .chat_template = published});
+    for (const auto& row : rows) {
+      for (const bool prompt : {false, true}) {
+        EXPECT_EQ(ours->render(row, prompt), theirs->render(row, prompt));
+        ++compared;
+      }
+    }
+  }
+  EXPECT_EQ(compared, 20);
+  // Tasks, and the order of results.
+  const auto tmpl = make_template("DeepseekV4Template", tokenizer, {.enable_thinking = false});
+  Json task = msg("user", "find it");
+  task["task"] = "query";
+  const std::string bos = tokenizer->config().value("bos_token", "");
+  EXPECT_EQ(tmpl->render(chat({task, msg("assistant", "it")}), false), bos + "<｜User｜>find it<｜query｜>it<｜end▁of▁sentence｜>");
+  Json two = call;
+  two["tool_calls"].push_back(two["tool_calls"][0]);
+  two["tool_calls"][1]["id"] = "c2";
+  Json late = msg("tool", "second");
+  late["tool_call_id"] = "c2";
+  const std::string text = tmpl->render(chat({msg("user", "w"), two, late, result, msg("assistant", "ok")}), false);
+  EXPECT_NE(text.find("<tool_result>sunny</tool_result>\n\n<tool_result>second</tool_result>"), std::string::npos) << text;
+  EXPECT_EQ(tmpl->parse_tool_call("<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"></｜DSML｜invoke></｜DSML｜tool_calls>").calls.at(0).name, "f");
+}
+
+TEST(TemplateFamilies, Qwen35KeepsOrphanTagsAndTakesToolTails) {
+  if (no_data()) GTEST_SKIP() << "no test data";
+  const auto tokenizer = Tokenizer::load(data_path("tokenizers/minimind"));
+  const std::string source = read_file(data_path("chat-templates/Qwen3.5-4B.jinja"));
+  const auto tmpl = make_template("Qwen3_5Template", tokenizer, {.chat_template = source});
+  const auto plain = make_template("Template", tokenizer, {.chat_template = source});
+  const Trajectory orphan = chat({msg("user", "what is it?"), msg("assistant", "The tag </think> ends thinking.")});
+  EXPECT_NE(tmpl->render(orphan, false).find("The tag </think> ends thinking."), std::string::npos);
+  EXPECT_EQ(plain->render(orphan, false).find("The tag </think> ends thinking."), std::string::npos);
+  const Trajectory tail = chat({msg("assistant", "calling"), msg("tool", "result")});
+  EXPECT_NE(tmpl->render(tail, true).find("result"), std::string::npos);
+  EXPECT_THROW(plain->render(tail, true), Error);
+  // Everything else stays as published.
+  const Trajectory usual = chat({msg("system", "s"), msg("user", "q"), msg("assistant", "<think>\nx\n</think>\n\ny")});
+  EXPECT_EQ(tmpl->render(usual, false), plain->render(usual, false));
+}
+
+}  // namespace
+}  // namespace twinkle
