@@ -1,6 +1,7 @@
 // deps: data
 // Rows to features, and packing, beside Hugging Face datasets and binpacking (bench/compare data runs both).
-//   data_bench encode FILE TOKENIZER [preprocessor] [repeats]   rows/s of map and encode on all cores
+//   data_bench encode FILE TOKENIZER [template] [repeats]       rows/s of map and encode on all cores; template: a
+//                                                               Jinja file, or - for the tokenizer's own
 //   data_bench pack [items] [max_length]                        a million lengths into bins
 // Figures are the best of several runs.
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/data/dataset.h"
@@ -34,15 +36,16 @@ std::vector<int64_t> lengths_of(int64_t count, int64_t most) {
 
 int encode(int argc, char** argv) {
   const std::string file = argv[2];
-  const auto tmpl = twinkle::make_template("", twinkle::Tokenizer::load(argv[3]), {.max_length = 1 << 20});
-  const std::string preprocessor = argc > 4 ? argv[4] : "";
+  const std::string source = argc > 4 && std::string(argv[4]) != "-" ? twinkle::read_file(argv[4]) : "";
+  const auto tmpl =
+      twinkle::make_template("", twinkle::Tokenizer::load(argv[3]), {.max_length = 1 << 20, .chat_template = source});
   const int repeats = argc > 5 ? std::atoi(argv[5]) : 5;
   double best = 1e9;
   int64_t rows = 0, tokens = 0, trained = 0;
   for (int i = 0; i < repeats; ++i) {
     const auto start = Clock::now();
     twinkle::Dataset data({.dataset_id = file});
-    data.map(preprocessor);
+    data.map("");
     data.encode(*tmpl);
     best = std::min(best, seconds_since(start));
     rows = data.size();
@@ -86,6 +89,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;
   }
-  std::fprintf(stderr, "usage: data_bench encode FILE TOKENIZER [preprocessor] [repeats] | data_bench pack [items] [max_length]\n");
+  std::fprintf(stderr, "usage: data_bench encode FILE TOKENIZER [template] [repeats] | data_bench pack [items] [max_length]\n");
   return 2;
 }
