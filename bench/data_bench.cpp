@@ -1,6 +1,7 @@
 // deps: data
 // Rows to features, and packing, beside Hugging Face datasets and binpacking (bench/compare data runs both).
-//   data_bench encode FILE TOKENIZER [template] [repeats]       rows/s of map and encode on all cores; template: a
+//   data_bench encode FILE TOKENIZER [template] [repeats]       rows/s of map and encode on all cores;
+//   template: a
 //                                                               Jinja file, or - for the tokenizer's own
 //   data_bench pack [items] [max_length]                        a million lengths into bins
 // Figures are the best of several runs.
@@ -19,7 +20,9 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // The lengths of bench/peers/hf_data.py: a linear congruential generator, chat-like.
 std::vector<int64_t> lengths_of(int64_t count, int64_t most) {
@@ -37,8 +40,8 @@ std::vector<int64_t> lengths_of(int64_t count, int64_t most) {
 int encode(int argc, char** argv) {
   const std::string file = argv[2];
   const std::string source = argc > 4 && std::string(argv[4]) != "-" ? twinkle::read_file(argv[4]) : "";
-  const auto tmpl =
-      twinkle::make_template("", twinkle::Tokenizer::load(argv[3]), {.max_length = 1 << 20, .chat_template = source});
+  const auto tmpl = twinkle::make_template("", twinkle::Tokenizer::load(argv[3]),
+                                           {.max_length = 1 << 20, .chat_template = source});
   const int repeats = argc > 5 ? std::atoi(argv[5]) : 5;
   double best = 1e9;
   int64_t rows = 0, tokens = 0, trained = 0;
@@ -55,14 +58,17 @@ int encode(int argc, char** argv) {
       trained += f.num_trained();
     }
   }
-  std::printf("{\"what\": \"encode\", \"rows\": %lld, \"tokens\": %lld, \"trained\": %lld, \"seconds\": %.4f, \"rows_per_s\": %.0f, \"threads\": %d}\n",
-              static_cast<long long>(rows), static_cast<long long>(tokens), static_cast<long long>(trained), best,
-              static_cast<double>(rows) / best, twinkle::num_threads());
+  std::printf(
+      "{\"what\": \"encode\", \"rows\": %lld, \"tokens\": %lld, \"trained\": %lld, \"seconds\": %.4f, "
+      "\"rows_per_s\": %.0f, \"threads\": %d}\n",
+      static_cast<long long>(rows), static_cast<long long>(tokens), static_cast<long long>(trained), best,
+      static_cast<double>(rows) / best, twinkle::num_threads());
   return 0;
 }
 
 int pack(int argc, char** argv) {
-  const int64_t items = argc > 2 ? std::atoll(argv[2]) : 1'000'000, most = argc > 3 ? std::atoll(argv[3]) : 4096;
+  const int64_t items = argc > 2 ? std::atoll(argv[2]) : 1'000'000,
+                most = argc > 3 ? std::atoll(argv[3]) : 4096;
   const auto lengths = lengths_of(items, most);
   double best = 1e9, fill = 0;
   size_t count = 0;
@@ -89,6 +95,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;
   }
-  std::fprintf(stderr, "usage: data_bench encode FILE TOKENIZER [template] [repeats] | data_bench pack [items] [max_length]\n");
+  std::fprintf(stderr,
+               "usage: data_bench encode FILE TOKENIZER [template] [repeats] | data_bench pack [items] "
+               "[max_length]\n");
   return 2;
 }

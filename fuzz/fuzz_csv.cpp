@@ -1,6 +1,6 @@
 // deps: data
-// Any bytes as comma- or tab-separated text: the first byte picks the separator. Records cut the text without a gap,
-// and what a record says is what writing and reading it again says.
+// Any bytes as comma- or tab-separated text: the first byte picks the separator. Records cut the text without
+// a gap, and what a record says is what writing and reading it again says.
 #include <cstdint>
 #include <string>
 

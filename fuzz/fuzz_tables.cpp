@@ -1,6 +1,6 @@
 // deps: data
-// Any bytes as a Parquet file or an Arrow file or stream: the first byte picks the kind. Opening and reading either
-// give rows or throw invalid_argument.
+// Any bytes as a Parquet file or an Arrow file or stream: the first byte picks the kind. Opening and reading
+// either give rows or throw invalid_argument.
 #include <unistd.h>
 
 #include <cstdint>

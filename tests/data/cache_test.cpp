@@ -8,7 +8,8 @@ namespace {
 class CacheTest : public DataFolderTest {
  protected:
   // Whether the rows were taken from the cache; what they are is compared with a run without.
-  bool taken(const std::string& path, const Template& tmpl, const std::string& preprocessor = "QueryResponseProcessor",
+  bool taken(const std::string& path, const Template& tmpl,
+             const std::string& preprocessor = "QueryResponseProcessor",
              const std::function<void(Dataset&)>& edit = nullptr) {
     Dataset plain({path}), cached({path});
     for (Dataset* data : {&plain, &cached}) {
@@ -37,17 +38,22 @@ TEST_F(CacheTest, IsUsedForTheSameAndForNothingElse) {
   if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
   const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
   const auto tmpl = [&](TemplateOptions options = {}) { return make_template("", tokenizer, options); };
-  const std::string a = write("a.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n{\"query\":\"q\",\"response\":5}\n{\"query\":\"x\",\"response\":\"yes\"}\n");
+  const std::string a = write("a.jsonl",
+                              "{\"query\":\"q\",\"response\":\"r\"}\n{\"query\":\"q\",\"response\":5}\n{"
+                              "\"query\":\"x\",\"response\":\"yes\"}\n");
   EXPECT_FALSE(taken(a, *tmpl()));
   EXPECT_TRUE(taken(a, *tmpl()));
   EXPECT_FALSE(taken(a, *tmpl({.max_length = 100})));
   EXPECT_FALSE(taken(a, *tmpl({.default_system = "Be brief."})));
   EXPECT_FALSE(taken(a, *tmpl({.loss_scale = "all"})));
   EXPECT_FALSE(taken(a, *tmpl({.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}"})));
-  EXPECT_FALSE(taken(a, *tmpl(), "QueryResponseProcessor", [](Dataset& d) { d.cast_column("query", "string"); }));
+  EXPECT_FALSE(
+      taken(a, *tmpl(), "QueryResponseProcessor", [](Dataset& d) { d.cast_column("query", "string"); }));
   EXPECT_FALSE(taken(a, *tmpl(), "QueryResponseProcessor",
                      [](Dataset& d) { d.filter([](const Row& row) { return row.at("query") == "q"; }); }));
-  const std::string b = write("b.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n{\"query\":\"q\",\"response\":5}\n{\"query\":\"x\",\"response\":\"no!\"}\n");
+  const std::string b = write("b.jsonl",
+                              "{\"query\":\"q\",\"response\":\"r\"}\n{\"query\":\"q\",\"response\":5}\n{"
+                              "\"query\":\"x\",\"response\":\"no!\"}\n");
   EXPECT_FALSE(taken(b, *tmpl()));
   EXPECT_TRUE(taken(a, *tmpl()));
   // The same rows under another name.
@@ -72,7 +78,9 @@ TEST_F(CacheTest, DamagedFilesAndOwnFunctionsAreEncodedAnew) {
   write_file_atomic(file, whole.substr(0, whole.size() / 2));
   EXPECT_FALSE(taken(a, *tmpl));
   Dataset own({a});
-  own.map([](const Row&) -> Trajectory { return {.messages = {{{"role", "user"}, {"content", "x"}}, {{"role", "assistant"}, {"content", "y"}}}}; });
+  own.map([](const Row&) -> Trajectory {
+    return {.messages = {{{"role", "user"}, {"content", "x"}}, {{"role", "assistant"}, {"content", "y"}}}};
+  });
   own.encode(*tmpl, BadRows::kRaise, in_dir("cache"));
   for (const auto& note : own.notes()) EXPECT_EQ(note.find("encoded rows"), std::string::npos);
 }

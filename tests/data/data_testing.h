@@ -108,7 +108,8 @@ class DataFolderTest : public ::testing::Test {
 
 inline std::string test_data(const std::string& name) {
   const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" + name;
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
+         name;
 }
 
 }  // namespace twinkle

@@ -1,5 +1,5 @@
-// Preprocessors of tasks, preferences, KTO and embeddings on the shapes that others write, and how their parts
-// are encoded.
+// Preprocessors of tasks, preferences, KTO and embeddings on the shapes that others write, and how their
+// parts are encoded.
 #include "tests/data/data_testing.h"
 
 namespace twinkle {
@@ -26,7 +26,8 @@ std::string error_of(const std::string& name, const Json& row) {
   }
   return "no error";
 }
-std::string data_of(const std::string& name, const Json& row, const std::string& key, const Json& options = nullptr) {
+std::string data_of(const std::string& name, const Json& row, const std::string& key,
+                    const Json& options = nullptr) {
   const std::vector<Part> parts = parts_of(name, row, options);
   for (const Json& pair : parts[0].trajectory.user_data) {
     if (pair[0] == key) return pair[1].get<std::string>();
@@ -38,67 +39,97 @@ const Json kChosen = {{"from", "gpt"}, {"value", "good"}}, kRejected = {{"from",
 
 TEST(PreferenceRows, InEveryoneShapes) {
   const std::string want = "chosen: user=q assistant=good | rejected: user=q assistant=bad";
-  EXPECT_EQ(shown("DPOProcessor", {{"conversations", {{{"from", "human"}, {"value", "q"}}}}, {"chosen", kChosen}, {"rejected", kRejected}}), want);
-  EXPECT_EQ(shown("DPOProcessor", {{"instruction", "q"}, {"input", ""}, {"chosen", "good"}, {"rejected", "bad"}}), want);
+  EXPECT_EQ(shown("DPOProcessor", {{"conversations", {{{"from", "human"}, {"value", "q"}}}},
+                                   {"chosen", kChosen},
+                                   {"rejected", kRejected}}),
+            want);
+  EXPECT_EQ(
+      shown("DPOProcessor", {{"instruction", "q"}, {"input", ""}, {"chosen", "good"}, {"rejected", "bad"}}),
+      want);
   EXPECT_EQ(shown("DPOProcessor", {{"prompt", "q"}, {"chosen", "good"}, {"rejected", "bad"}}), want);
   const Json user = {{"role", "user"}, {"content", "q"}}, good = {{"role", "assistant"}, {"content", "good"}},
              bad = {{"role", "assistant"}, {"content", "bad"}};
   EXPECT_EQ(shown("DPOProcessor", {{"chosen", {user, good}}, {"rejected", {user, bad}}}), want);
-  EXPECT_EQ(shown("DPOProcessor", {{"prompt", Json::array({user})}, {"chosen", Json::array({good})}, {"rejected", Json::array({bad})}}), want);
+  EXPECT_EQ(shown("DPOProcessor", {{"prompt", Json::array({user})},
+                                   {"chosen", Json::array({good})},
+                                   {"rejected", Json::array({bad})}}),
+            want);
   EXPECT_EQ(shown("DPOProcessor", {{"messages", {user, good}}, {"rejected_response", "bad"}}), want);
   EXPECT_EQ(shown("DPOProcessor", {{"messages", {user, good}}, {"rejected_messages", {user, bad}}}), want);
-  EXPECT_EQ(shown("EmojiDPOProcessor", {{"prompt", "q"}, {"answer_zh", "好"}, {"answer_en", "ok"}}),
-            "chosen: system=You are a helpful assistant. user=q assistant=好 | rejected: system=You are a helpful "
-            "assistant. user=q assistant=ok");
-  EXPECT_EQ(shown("EmojiDPOProcessor", {{"p", "q"}, {"a", "x"}, {"b", "y"}}, {{"system", ""}, {"prompt_key", "p"}, {"chosen_key", "a"}, {"rejected_key", "b"}}),
+  EXPECT_EQ(
+      shown("EmojiDPOProcessor", {{"prompt", "q"}, {"answer_zh", "好"}, {"answer_en", "ok"}}),
+      "chosen: system=You are a helpful assistant. user=q assistant=好 | rejected: system=You are a helpful "
+      "assistant. user=q assistant=ok");
+  EXPECT_EQ(shown("EmojiDPOProcessor", {{"p", "q"}, {"a", "x"}, {"b", "y"}},
+                  {{"system", ""}, {"prompt_key", "p"}, {"chosen_key", "a"}, {"rejected_key", "b"}}),
             "chosen: user=q assistant=x | rejected: user=q assistant=y");
-  EXPECT_EQ(error_of("DPOProcessor", {{"prompt", "q"}, {"chosen", "good"}}), "has no column 'rejected' (columns: prompt, chosen)");
-  EXPECT_EQ(error_of("DPOProcessor", {{"prompt", "q"}, {"chosen", "x"}, {"rejected", "x"}}), "the chosen and the rejected answer are the same");
+  EXPECT_EQ(error_of("DPOProcessor", {{"prompt", "q"}, {"chosen", "good"}}),
+            "has no column 'rejected' (columns: prompt, chosen)");
+  EXPECT_EQ(error_of("DPOProcessor", {{"prompt", "q"}, {"chosen", "x"}, {"rejected", "x"}}),
+            "the chosen and the rejected answer are the same");
 }
 
 TEST(KtoRows, LabelsAndTags) {
   const Json chat = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", "a"}}};
   EXPECT_EQ(shown("KTOProcessor", {{"messages", chat}, {"label", true}}), "desirable: user=q assistant=a");
-  EXPECT_EQ(shown("KTOProcessor", {{"messages", chat}, {"kto_tag", false}}), "undesirable: user=q assistant=a");
-  EXPECT_EQ(shown("KTOProcessor", {{"prompt", "q"}, {"completion", "a"}, {"label", true}}), "desirable: user=q assistant=a");
-  EXPECT_EQ(error_of("KTOProcessor", {{"messages", chat}, {"label", "yes"}}), "expected true or false in 'label', got string");
+  EXPECT_EQ(shown("KTOProcessor", {{"messages", chat}, {"kto_tag", false}}),
+            "undesirable: user=q assistant=a");
+  EXPECT_EQ(shown("KTOProcessor", {{"prompt", "q"}, {"completion", "a"}, {"label", true}}),
+            "desirable: user=q assistant=a");
+  EXPECT_EQ(error_of("KTOProcessor", {{"messages", chat}, {"label", "yes"}}),
+            "expected true or false in 'label', got string");
 }
 
 TEST(EmbeddingRows, AnchorsPositivesNegatives) {
   const std::string want = "anchor: user=q | positive: user=p | negative: user=n1 | negative: user=n2";
   EXPECT_EQ(shown("EmbeddingProcessor", {{"query", "q"}, {"pos", {"p"}}, {"neg", {"n1", "n2"}}}), want);
-  EXPECT_EQ(shown("EmbeddingProcessor", {{"anchor", "q"}, {"positive", "p"}, {"negative", {"n1", "n2"}}}), want);
+  EXPECT_EQ(shown("EmbeddingProcessor", {{"anchor", "q"}, {"positive", "p"}, {"negative", {"n1", "n2"}}}),
+            want);
   const Json u = Json::array({{{"role", "user"}, {"content", "q"}}});
-  EXPECT_EQ(shown("EmbeddingProcessor", {{"messages", u}, {"positive_messages", Json::array({u})}, {"negative_messages", Json::array({u, u})}}),
+  EXPECT_EQ(shown("EmbeddingProcessor", {{"messages", u},
+                                         {"positive_messages", Json::array({u})},
+                                         {"negative_messages", Json::array({u, u})}}),
             "anchor: user=q | positive: user=q | negative: user=q | negative: user=q");
-  EXPECT_EQ(data_of("EmbeddingProcessor", {{"sentence1", "a"}, {"sentence2", "b"}, {"score", 3.8}}, "score"), "3.8");
+  EXPECT_EQ(data_of("EmbeddingProcessor", {{"sentence1", "a"}, {"sentence2", "b"}, {"score", 3.8}}, "score"),
+            "3.8");
   EXPECT_EQ(error_of("EmbeddingProcessor", {{"query", "q"}, {"pos", Json::array()}}), "has no positive text");
 }
 
 TEST(TaskRows, AnswersTravelInUserData) {
   EXPECT_EQ(shown("CompetitionMathProcessor", {{"problem", "p"}, {"solution", "s"}}), ": user=p assistant=s");
   EXPECT_EQ(shown("CompetitionMathGRPOProcessor", {{"problem", "p"}, {"solution", "s"}}),
-            ": system=You are a helpful math assistant. Respond with only the final answer in the form \\boxed{...} and "
+            ": system=You are a helpful math assistant. Respond with only the final answer in the form "
+            "\\boxed{...} and "
             "nothing else. user=p assistant=");
-  EXPECT_EQ(data_of("CompetitionMathGRPOProcessor", {{"problem", "p"}, {"solution", "s"}}, "solution"), "\"s\"");
+  EXPECT_EQ(data_of("CompetitionMathGRPOProcessor", {{"problem", "p"}, {"solution", "s"}}, "solution"),
+            "\"s\"");
   const Json gsm = {{"question", "q"}, {"answer", "so\n#### 1,234"}};
   EXPECT_EQ(data_of("GSM8KProcessor", gsm, "ground_truth"), "\"1234\"");
-  EXPECT_EQ(shown("GSM8KProcessor", gsm, {{"system", ""}, {"add_assistant", true}}), ": user=q assistant=so\n#### 1,234");
-  EXPECT_EQ(error_of("GSM8KProcessor", {{"question", "q"}, {"answer", "5"}}), "'answer' has no #### before its result");
+  EXPECT_EQ(shown("GSM8KProcessor", gsm, {{"system", ""}, {"add_assistant", true}}),
+            ": user=q assistant=so\n#### 1,234");
+  EXPECT_EQ(error_of("GSM8KProcessor", {{"question", "q"}, {"answer", "5"}}),
+            "'answer' has no #### before its result");
   const Json countdown = {{"nums", {30, 100, 93}}, {"target", 23}};
-  EXPECT_NE(shown("CountdownProcessor", countdown).find("Using the numbers [30, 100, 93], create an equation that equals 23.\n"), std::string::npos);
-  EXPECT_EQ(shown("CountdownProcessor", {{"nums", "30,100,93"}, {"response", "23"}}), shown("CountdownProcessor", countdown));
+  EXPECT_NE(shown("CountdownProcessor", countdown)
+                .find("Using the numbers [30, 100, 93], create an equation that equals 23.\n"),
+            std::string::npos);
+  EXPECT_EQ(shown("CountdownProcessor", {{"nums", "30,100,93"}, {"response", "23"}}),
+            shown("CountdownProcessor", countdown));
   EXPECT_EQ(data_of("CountdownProcessor", countdown, "nums"), "[30,100,93]");
   EXPECT_EQ(data_of("CountdownProcessor", countdown, "target"), "23");
-  const Json olympiad = {{"question", "q"}, {"context", nullptr}, {"final_answer", {"2", "3"}}, {"solution", {"s"}}, {"is_multiple_answer", true}, {"unit", "cm"}};
+  const Json olympiad = {{"question", "q"},   {"context", nullptr},         {"final_answer", {"2", "3"}},
+                         {"solution", {"s"}}, {"is_multiple_answer", true}, {"unit", "cm"}};
   EXPECT_EQ(data_of("OlympiadBenchProcessor", olympiad, "ground_truth"), "\"2, 3 cm\"");
   EXPECT_EQ(data_of("OlympiadBenchProcessor", olympiad, "is_multiple_answer"), "true");
-  EXPECT_NE(shown("OlympiadBenchProcessor", olympiad, {{"language", "en"}}).find("in \\boxed{} format"), std::string::npos);
-  EXPECT_EQ(error_of("OlympiadBenchProcessor", {{"question", "q"}, {"image_1", "x"}}), "has 'image_1', and only text is trained on; remove the row");
+  EXPECT_NE(shown("OlympiadBenchProcessor", olympiad, {{"language", "en"}}).find("in \\boxed{} format"),
+            std::string::npos);
+  EXPECT_EQ(error_of("OlympiadBenchProcessor", {{"question", "q"}, {"image_1", "x"}}),
+            "has 'image_1', and only text is trained on; remove the row");
 }
 
 TEST(Groups, PartsOfARowStayTogether) {
-  Dataset data({.data = {{{"prompt", "ab"}, {"chosen", "cd"}, {"rejected", "e"}}, {{"prompt", "f"}, {"chosen", "g"}, {"rejected", "hi"}}}});
+  Dataset data({.data = {{{"prompt", "ab"}, {"chosen", "cd"}, {"rejected", "e"}},
+                         {{"prompt", "f"}, {"chosen", "g"}, {"rejected", "hi"}}}});
   data.map("DPOProcessor");
   data.encode(ByteTemplate());
   EXPECT_EQ(data.feature_parts(), (std::vector<std::string>{"chosen", "rejected", "chosen", "rejected"}));
@@ -111,7 +142,8 @@ TEST(Groups, PartsOfARowStayTogether) {
   EXPECT_EQ(batch[1].input_ids, (std::vector<int32_t>{'a', 'b', 'e'}));
   EXPECT_EQ(loader.last_sizes(), std::vector<int64_t>{2});
   // One part that cannot be used takes the row with it.
-  Dataset bad({.data = {{{"prompt", "ab"}, {"chosen", "cd"}, {"rejected", ""}}, {{"prompt", "f"}, {"chosen", "g"}, {"rejected", "hi"}}}});
+  Dataset bad({.data = {{{"prompt", "ab"}, {"chosen", "cd"}, {"rejected", ""}},
+                        {{"prompt", "f"}, {"chosen", "g"}, {"rejected", "hi"}}}});
   bad.map("DPOProcessor");
   bad.encode(ByteTemplate(), BadRows::kDrop);
   EXPECT_EQ(bad.feature_rows(), (std::vector<int64_t>{1, 1}));

@@ -1,5 +1,5 @@
-// Several sources, columns and checks. The orders of mixing are those of Hugging Face's interleave_datasets, by
-// its definition.
+// Several sources, columns and checks. The orders of mixing are those of Hugging Face's interleave_datasets,
+// by its definition.
 #include "tests/data/data_testing.h"
 
 namespace twinkle {
@@ -22,7 +22,8 @@ Dataset numbers(int64_t a, int64_t b, int64_t c = 0) {
 
 std::string order(const Dataset& data) {
   std::string out;
-  for (int64_t i = 0; i < data.size(); ++i) out += (out.empty() ? "" : " ") + data.row(i).at("query").get<std::string>();
+  for (int64_t i = 0; i < data.size(); ++i)
+    out += (out.empty() ? "" : " ") + data.row(i).at("query").get<std::string>();
   return out;
 }
 
@@ -59,21 +60,25 @@ TEST_F(MixTest, DrawsByProbabilitiesAndStops) {
   Dataset all = numbers(10, 40);
   all.mix_dataset({.probabilities = {0.5, 0.5}, .stopping = "all_exhausted"});
   const std::string drawn = order(all);
-  for (int i = 0; i < 40; ++i) EXPECT_NE((drawn + " ").find("b" + std::to_string(i) + " "), std::string::npos);
+  for (int i = 0; i < 40; ++i)
+    EXPECT_NE((drawn + " ").find("b" + std::to_string(i) + " "), std::string::npos);
 }
 
 TEST_F(MixTest, RefusesWhatIsUnclear) {
   Dataset data = numbers(2, 2);
-  EXPECT_EQ(error_of([&] { data.encode(ByteTemplate()); }), "[dataset] encode: there are 2 sources; mix them first");
+  EXPECT_EQ(error_of([&] { data.encode(ByteTemplate()); }),
+            "[dataset] encode: there are 2 sources; mix them first");
   EXPECT_EQ(error_of([&] { data.map("QueryResponseProcessor"); }),
             "[dataset] map: there are 2 sources; name one, or mix them first");
-  EXPECT_EQ(error_of([&] { data.map("QueryResponseProcessor", nullptr, 2); }), "[dataset] map: there is no source 2 of 2");
+  EXPECT_EQ(error_of([&] { data.map("QueryResponseProcessor", nullptr, 2); }),
+            "[dataset] map: there is no source 2 of 2");
   EXPECT_EQ(error_of([&] { data.mix_dataset({.probabilities = {0.5, 0.6}}); }),
             "[dataset] probabilities must be 2 numbers above 0 whose sum is 1");
   EXPECT_EQ(error_of([&] { data.mix_dataset({.stopping = "never"}); }),
             "[dataset] stopping must be first_exhausted or all_exhausted, got 'never'");
   Dataset one({.data = {{{"query", "q"}, {"response", "r"}}}});
-  EXPECT_EQ(error_of([&] { one.mix_dataset(); }), "[dataset] mix_dataset: there is only one source; add_dataset first");
+  EXPECT_EQ(error_of([&] { one.mix_dataset(); }),
+            "[dataset] mix_dataset: there is only one source; add_dataset first");
 }
 
 TEST_F(MixTest, SourcesHaveTheirOwnPreprocessors) {
@@ -93,13 +98,18 @@ TEST_F(MixTest, RenamesAndCastsColumns) {
   EXPECT_EQ(data.row(0), (Json{{"query", "q"}, {"response", "r"}, {"score", "2.5"}}));
   data.cast_column("score", "float");
   EXPECT_EQ(data.row(0).at("score"), 2.5);
-  EXPECT_EQ(error_of([&] { data.row(1); }), "[dataset] a.csv row 2 (line 3): column 'score' cannot be cast to float: \"x\"");
-  EXPECT_EQ(error_of([&] { data.cast_column("score", "double"); }).find("[dataset] cast_column: unknown type 'double'"), 0u);
+  EXPECT_EQ(error_of([&] { data.row(1); }),
+            "[dataset] a.csv row 2 (line 3): column 'score' cannot be cast to float: \"x\"");
+  EXPECT_EQ(error_of([&] {
+              data.cast_column("score", "double");
+            }).find("[dataset] cast_column: unknown type 'double'"),
+            0u);
   Dataset twice({.data = {{{"a", 1}, {"b", 2}}}});
   twice.rename_columns({{"a", "b"}});
   EXPECT_EQ(error_of([&] { twice.row(0); }), "[dataset] row 1: two columns would be called 'b'");
   Dataset casts({.data = {{{"i", "3"}, {"s", 4}, {"b", "true"}, {"j", "{\"x\":[1]}"}, {"n", nullptr}}}});
-  for (const auto& [column, type] : {std::pair{"i", "int"}, {"s", "string"}, {"b", "bool"}, {"j", "json"}, {"n", "int"}})
+  for (const auto& [column, type] :
+       {std::pair{"i", "int"}, {"s", "string"}, {"b", "bool"}, {"j", "json"}, {"n", "int"}})
     casts.cast_column(column, type);
   EXPECT_EQ(casts.row(0), (Json{{"i", 3}, {"s", "4"}, {"b", true}, {"j", {{"x", {1}}}}, {"n", nullptr}}));
 }

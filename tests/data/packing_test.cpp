@@ -20,7 +20,8 @@ std::vector<int64_t> chat_lengths(int64_t count, uint64_t seed, int64_t most) {
   fill_normal(normal.data(), count, seed, 1.0f);
   std::vector<int64_t> out;
   for (const float x : normal)
-    out.push_back(std::clamp<int64_t>(static_cast<int64_t>(std::exp(5.7 + 0.9 * static_cast<double>(x))), 1, most));
+    out.push_back(
+        std::clamp<int64_t>(static_cast<int64_t>(std::exp(5.7 + 0.9 * static_cast<double>(x))), 1, most));
   return out;
 }
 
@@ -146,7 +147,8 @@ class NumberStream : public SampleStream {
 
 TEST(StreamPacking, EveryTokenOnceInBoundedMemoryWithFullBins) {
   const auto lengths = chat_lengths(20000, 3, 4096);
-  IterablePackingDataset stream(std::make_unique<NumberStream>(lengths), {.max_length = 4096, .packing_interval = 512});
+  IterablePackingDataset stream(std::make_unique<NumberStream>(lengths),
+                                {.max_length = 4096, .packing_interval = 512});
   std::vector<int> seen(lengths.size(), 0);
   int64_t tokens = 0, bins = 0;
   while (auto bin = stream.next()) {
@@ -168,7 +170,8 @@ TEST(StreamPacking, EveryTokenOnceInBoundedMemoryWithFullBins) {
 TEST(StreamPacking, ResumesAtEveryBin) {
   const auto lengths = chat_lengths(300, 5, 1024);
   const auto fresh = [&] {
-    return IterablePackingDataset(std::make_unique<NumberStream>(lengths), {.max_length = 1024, .packing_interval = 32});
+    return IterablePackingDataset(std::make_unique<NumberStream>(lengths),
+                                  {.max_length = 1024, .packing_interval = 32});
   };
   std::vector<std::vector<int32_t>> whole;
   std::vector<Json> states;

@@ -22,7 +22,10 @@ const std::vector<Set>& sets() {
   static const std::vector<Set> list = {
       {"alpaca", "datasets/llama-factory/alpaca_en_demo.json", "AlpacaProcessor"},
       {"identity", "datasets/identity.json", "AlpacaProcessor"},
-      {"gsm8k", "datasets/gsm8k/train.jsonl", "QueryResponseProcessor", {{"query", "question"}, {"response", "answer"}}},
+      {"gsm8k",
+       "datasets/gsm8k/train.jsonl",
+       "QueryResponseProcessor",
+       {{"query", "question"}, {"response", "answer"}}},
       {"dpo", "datasets/llama-factory/dpo_en_demo.json", "DPOProcessor"},
       {"kto", "datasets/llama-factory/kto_en_demo.json", "KTOProcessor"},
       {"glaive", "datasets/llama-factory/glaive_toolcall_en_demo.json", "ShareGPTProcessor"},
@@ -33,12 +36,34 @@ const std::vector<Set>& sets() {
       {"wikisql", "datasets/mlx-lora-wikisql/valid.jsonl", "TextProcessor"},
       {"nli", "datasets/embedding/nli.jsonl", "EmbeddingProcessor"},
       {"nq", "datasets/embedding/nq.jsonl", "EmbeddingProcessor"},
-      {"stsb_train", "datasets/stsb/train.csv", "EmbeddingProcessor", nullptr, false, {"sentence1", "sentence2", "score"}},
-      {"stsb_dev", "datasets/stsb/dev.csv", "EmbeddingProcessor", nullptr, false, {"sentence1", "sentence2", "score"}},
-      {"countdown", "datasets/countdown/cd3_a.jsonl", "CountdownProcessor", nullptr, true, {}, {{"input", "nums"}, {"output", "target"}}},
+      {"stsb_train",
+       "datasets/stsb/train.csv",
+       "EmbeddingProcessor",
+       nullptr,
+       false,
+       {"sentence1", "sentence2", "score"}},
+      {"stsb_dev",
+       "datasets/stsb/dev.csv",
+       "EmbeddingProcessor",
+       nullptr,
+       false,
+       {"sentence1", "sentence2", "score"}},
+      {"countdown",
+       "datasets/countdown/cd3_a.jsonl",
+       "CountdownProcessor",
+       nullptr,
+       true,
+       {},
+       {{"input", "nums"}, {"output", "target"}}},
       {"olympiad", "datasets/olympiadbench/maths_en_a.jsonl", "OlympiadBenchProcessor", kEnglish, true},
       {"bfcl", "datasets/bfcl/BFCL_v4_parallel.json", "", nullptr, true},
-      {"tinyzero", "parquet-arrow/tinyzero_arithmetic_train.parquet", "MessagesProcessor", nullptr, true, {}, {{"prompt", "messages"}}},
+      {"tinyzero",
+       "parquet-arrow/tinyzero_arithmetic_train.parquet",
+       "MessagesProcessor",
+       nullptr,
+       true,
+       {},
+       {{"prompt", "messages"}}},
   };
   return list;
 }
@@ -48,9 +73,10 @@ TEST(RealData, CountsAreThoseOfTransformers) {
   const Json goldens = read_json_file(TWINKLE_SOURCE_DIR "/tests/data/real_data_goldens.json");
   const int64_t max_length = goldens.at("max_length").get<int64_t>();
   const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
-  const TemplateOptions options{.max_length = max_length,
-                                .truncation_strategy = "delete",
-                                .chat_template = read_file(test_data("chat-templates/Qwen-Qwen2.5-7B-Instruct.jinja"))};
+  const TemplateOptions options{
+      .max_length = max_length,
+      .truncation_strategy = "delete",
+      .chat_template = read_file(test_data("chat-templates/Qwen-Qwen2.5-7B-Instruct.jinja"))};
   const auto chat = make_template("", tokenizer, options);
   const auto text = make_template("", tokenizer, {.max_length = max_length, .use_chat_template = false});
   int64_t compared = 0;
@@ -66,7 +92,8 @@ TEST(RealData, CountsAreThoseOfTransformers) {
       // The caller's own: a question with functions to call.
       data.map([](const Row& row) -> Trajectory {
         Trajectory out{.messages = row.at("question").at(0), .tools = Json::array()};
-        for (const Json& function : row.at("function")) out.tools.push_back({{"type", "function"}, {"function", function}});
+        for (const Json& function : row.at("function"))
+          out.tools.push_back({{"type", "function"}, {"function", function}});
         return out;
       });
     } else {
@@ -86,8 +113,9 @@ TEST(RealData, CountsAreThoseOfTransformers) {
     for (const auto& row : data.dropped()) EXPECT_NE(row.reason.find(" row "), std::string::npos);
     const PackingDataset packed(data.take_features(), {.max_length = 4 * max_length});
     EXPECT_EQ(packed.num_tokens(), tokens) << set.name;
-    // No more than one bin beyond the fewest that could hold them.
-    EXPECT_LE(packed.size(), (tokens + 4 * max_length - 1) / (4 * max_length) + 1) << set.name;
+    // Bins are at least 98.5 % full, but for the last one.
+    const int64_t room = 4 * max_length;
+    EXPECT_GE(tokens * 1000, (packed.size() - 1) * room * 985) << set.name;
     ++compared;
   }
 #ifdef TWINKLE_HAS_ARROW
@@ -98,20 +126,26 @@ TEST(RealData, CountsAreThoseOfTransformers) {
 TEST(RealData, RowsWithPicturesAreDroppedByName) {
   if (!is_directory(test_data("datasets"))) GTEST_SKIP() << "no test data at " << test_data("datasets");
   const auto tmpl = make_template("", Tokenizer::load(test_data("tokenizers/minimind")), {});
-  for (const auto& [path, rows] : {std::pair{"ms-swift/multi_modal_2.jsonl", 3}, {"ms-swift/multi_modal_3.jsonl", 3}, {"llama-factory/mllm_demo.json", 6}}) {
+  for (const auto& [path, rows] : {std::pair{"ms-swift/multi_modal_2.jsonl", 3},
+                                   {"ms-swift/multi_modal_3.jsonl", 3},
+                                   {"llama-factory/mllm_demo.json", 6}}) {
     Dataset data({test_data("datasets/") + path});
     data.map(std::string(path).ends_with(".json") ? "MessagesProcessor" : "QueryResponseProcessor");
     try {
       data.encode(*tmpl, BadRows::kDrop);
       ADD_FAILURE() << path;
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("none of the " + std::to_string(rows) + " rows"), std::string::npos) << e.what();
-      EXPECT_NE(std::string(e.what()).find("has 'images', and only text is trained on"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("none of the " + std::to_string(rows) + " rows"),
+                std::string::npos)
+          << e.what();
+      EXPECT_NE(std::string(e.what()).find("has 'images', and only text is trained on"), std::string::npos)
+          << e.what();
     }
   }
   Dataset shakespeare({.dataset_id = test_data("datasets/tinyshakespeare/input.txt")});
-  const auto plain = make_template("", Tokenizer::load(test_data("tokenizers/minimind")),
-                                   {.max_length = 512, .truncation_strategy = "split", .use_chat_template = false});
+  const auto plain =
+      make_template("", Tokenizer::load(test_data("tokenizers/minimind")),
+                    {.max_length = 512, .truncation_strategy = "split", .use_chat_template = false});
   shakespeare.encode(*plain);
   std::vector<int32_t> all;
   for (const auto& f : shakespeare.features()) all.insert(all.end(), f.input_ids.begin(), f.input_ids.end());

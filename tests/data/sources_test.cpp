@@ -34,7 +34,10 @@ class SourcesTest : public DataFolderTest {
 
 TEST_F(SourcesTest, CsvAndTsv) {
   const std::vector<Json> want = {{{"a", "1"}, {"b", "x, \"y\"\nz"}}, {{"a", ""}, {"b", "plain \"quote\""}}};
-  EXPECT_EQ(rows_of({write("a.csv", "\xEF\xBB\xBF" "a,b\r\n1,\"x, \"\"y\"\"\nz\"\r\n\r\n,plain \"quote\"\r\n")}), want);
+  EXPECT_EQ(rows_of({write("a.csv",
+                           "\xEF\xBB\xBF"
+                           "a,b\r\n1,\"x, \"\"y\"\"\nz\"\r\n\r\n,plain \"quote\"\r\n")}),
+            want);
   EXPECT_EQ(rows_of({write("a.tsv", "a\tb\n1\t\"x, \"\"y\"\"\nz\"\n\tplain \"quote\"")}), want);
   EXPECT_EQ(rows_of({.dataset_id = write("n.csv", "1,2\n3,4\n"), .columns = {"x", "y"}}),
             (std::vector<Json>{{{"x", "1"}, {"y", "2"}}, {{"x", "3"}, {"y", "4"}}}));
@@ -42,13 +45,16 @@ TEST_F(SourcesTest, CsvAndTsv) {
     const std::string path = write(name, bytes);
     return error_of([&] { rows_of({path}); });
   };
-  EXPECT_EQ(all("b.csv", "a,b\n1,2\n1,2,3\n"), "[dataset] b.csv row 2 (line 3): has 3 fields, there are 2 columns");
+  EXPECT_EQ(all("b.csv", "a,b\n1,2\n1,2,3\n"),
+            "[dataset] b.csv row 2 (line 3): has 3 fields, there are 2 columns");
   EXPECT_EQ(all("c.csv", "a,b\n1,\"2\n"), "[dataset] 'c.csv' line 2: a quote of this record is never closed");
-  EXPECT_EQ(all("d.csv", "a,b\n1,\"2\"3\n"),
-            "[dataset] d.csv row 1 (line 2): field 2: text follows its closing quote; a quote inside of quotes is "
-            "doubled");
+  EXPECT_EQ(
+      all("d.csv", "a,b\n1,\"2\"3\n"),
+      "[dataset] d.csv row 1 (line 2): field 2: text follows its closing quote; a quote inside of quotes is "
+      "doubled");
   EXPECT_EQ(all("e.csv", "a,a\n1,2\n"),
-            "[dataset] 'e.csv': column 2 has the name of another, 'a'; where the first record is no header, name the "
+            "[dataset] 'e.csv': column 2 has the name of another, 'a'; where the first record is no header, "
+            "name the "
             "columns");
   EXPECT_EQ(all("f.csv", "a,b\n1,\xFF\n"), "[dataset] f.csv row 1 (line 2): column 'b' is not valid UTF-8");
   // What is written is read back.
@@ -75,7 +81,8 @@ TEST_F(SourcesTest, PackedFiles) {
             "[dataset] 'e.jsonl.gz': the gzip file is cut short");
   EXPECT_EQ(error_of([&] { Dataset({write("f.jsonl.zst", frame.substr(0, frame.size() - 1))}); }),
             "[dataset] 'f.jsonl.zst': the zstd file is cut short");
-  EXPECT_NE(error_of([&] { Dataset({write("g.jsonl.gz", "no gzip")}); }).find("not a sound gzip file"), std::string::npos);
+  EXPECT_NE(error_of([&] { Dataset({write("g.jsonl.gz", "no gzip")}); }).find("not a sound gzip file"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { Dataset({write("h.jsonl.zst", "no zstd file")}); }).find("not a sound zstd file"),
             std::string::npos);
 }
@@ -133,10 +140,12 @@ TEST_F(SourcesTest, TablesAreWhatPyarrowReads) {
 
 TEST_F(SourcesTest, BrokenTablesAreNamed) {
 #ifndef TWINKLE_HAS_ARROW
-  EXPECT_NE(error_of([&] { Dataset({write("a.parquet", "PAR1")}); }).find("scripts/setup"), std::string::npos);
+  EXPECT_NE(error_of([&] { Dataset({write("a.parquet", "PAR1")}); }).find("scripts/setup"),
+            std::string::npos);
 #else
   for (const char* name : {"a.parquet", "a.arrow"}) {
-    for (const std::string& bytes : {std::string("PAR1xxxxPAR1"), std::string("ARROW1\0\0junkjunkjunk", 20), std::string(100, 'x')}) {
+    for (const std::string& bytes :
+         {std::string("PAR1xxxxPAR1"), std::string("ARROW1\0\0junkjunkjunk", 20), std::string(100, 'x')}) {
       const std::string error = error_of([&] { Dataset({write(name, bytes)}); });
       EXPECT_EQ(error.find("[dataset] '" + std::string(name) + "': "), 0u) << error;
     }
@@ -145,8 +154,9 @@ TEST_F(SourcesTest, BrokenTablesAreNamed) {
 }
 
 TEST_F(SourcesTest, SaveAsReadsBack) {
-  const std::vector<Json> rows = {{{"t", "a,\"b\"\n"}, {"n", 1}, {"l", Json::array({1, 2})}, {"o", {{"x", 1.5}}}, {"b", true}},
-                                  {{"t", ""}, {"n", -2}, {"l", Json::array()}, {"o", {{"x", nullptr}}}, {"b", nullptr}}};
+  const std::vector<Json> rows = {
+      {{"t", "a,\"b\"\n"}, {"n", 1}, {"l", Json::array({1, 2})}, {"o", {{"x", 1.5}}}, {"b", true}},
+      {{"t", ""}, {"n", -2}, {"l", Json::array()}, {"o", {{"x", nullptr}}}, {"b", nullptr}}};
   const Dataset data({.data = rows});
   for (const char* kind : {"jsonl", "json"}) {
     const std::string path = in_dir(std::string("saved.") + kind);
@@ -160,17 +170,20 @@ TEST_F(SourcesTest, SaveAsReadsBack) {
   data.save_as(in_dir("saved.parquet"));
   EXPECT_EQ(rows_of({in_dir("saved.parquet")}), rows);
   const Dataset mixed({.data = {{{"a", 1}}, {{"a", "x"}}}});
-  EXPECT_EQ(error_of([&] { mixed.save_as(in_dir("mixed.parquet")); }),
-            "[dataset] cannot save 'mixed.parquet': row 2, column 'a' holds values of several kinds (string after "
-            "others), which a Parquet column cannot; save as jsonl");
+  EXPECT_EQ(
+      error_of([&] { mixed.save_as(in_dir("mixed.parquet")); }),
+      "[dataset] cannot save 'mixed.parquet': row 2, column 'a' holds values of several kinds (string after "
+      "others), which a Parquet column cannot; save as jsonl");
   EXPECT_FALSE(file_exists(in_dir("mixed.parquet")));
 #endif
-  EXPECT_EQ(error_of([&] { data.save_as(in_dir("x.xml")); }).find("[dataset] save_as: unknown format 'xml'"), 0u);
+  EXPECT_EQ(error_of([&] { data.save_as(in_dir("x.xml")); }).find("[dataset] save_as: unknown format 'xml'"),
+            0u);
   // Mapped rows are saved as conversations.
   Dataset chat({.data = {{{"query", "q"}, {"response", "r"}}}});
   chat.map("QueryResponseProcessor");
   chat.save_as(in_dir("chat.jsonl"));
-  EXPECT_EQ(rows_of({in_dir("chat.jsonl")})[0].at("messages")[1], (Json{{"role", "assistant"}, {"content", "r"}}));
+  EXPECT_EQ(rows_of({in_dir("chat.jsonl")})[0].at("messages")[1],
+            (Json{{"role", "assistant"}, {"content", "r"}}));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Lazy and streamed data sets, and loaders over them: order, failures, threads, and resuming at every position.
+// Lazy and streamed data sets, and loaders over them: order, failures, threads, and resuming at every
+// position.
 #include <atomic>
 
 #include "tests/data/data_testing.h"
@@ -17,7 +18,8 @@ class StreamsTest : public DataFolderTest {
       std::string lines;
       for (int i = f; i < count; i += files) {
         const bool bad = broken && i % 7 == 3;
-        lines += "{\"query\":\"q" + std::to_string(i) + "\",\"response\":" + (bad ? "5" : "\"" + std::string(1 + static_cast<size_t>(i % 5), 'r') + "\"") + "}\n";
+        lines += "{\"query\":\"q" + std::to_string(i) + "\",\"response\":" +
+                 (bad ? "5" : "\"" + std::string(1 + static_cast<size_t>(i % 5), 'r') + "\"") + "}\n";
       }
       write("s/f" + std::to_string(f) + ".jsonl", lines);
     }
@@ -71,8 +73,11 @@ TEST_F(StreamsTest, LazyGivesWhatEagerGives) {
     EXPECT_EQ(lazy.sample(i)[0].input_ids, eager.features()[static_cast<size_t>(i)].input_ids);
     EXPECT_EQ(lazy.sample(i)[0].origin, eager.features()[static_cast<size_t>(i)].origin);
   }
-  EXPECT_EQ(error_of([&] { LazyDataset(Dataset({path}), std::make_shared<ByteTemplate>(TemplateOptions{.truncation_strategy = "split"})); })
-                .find("[dataset] LazyDataset cannot split rows"), 0u);
+  EXPECT_EQ(error_of([&] {
+              LazyDataset(Dataset({path}),
+                          std::make_shared<ByteTemplate>(TemplateOptions{.truncation_strategy = "split"}));
+            }).find("[dataset] LazyDataset cannot split rows"),
+            0u);
 }
 
 TEST_F(StreamsTest, RowsThatFailAreReplacedAndMadeOnce) {
@@ -82,12 +87,14 @@ TEST_F(StreamsTest, RowsThatFailAreReplacedAndMadeOnce) {
     const int n = std::stoi(row.at("query").get<std::string>().substr(1));
     ++made[static_cast<size_t>(n)];
     if (n % 7 == 3) throw invalid_argument("unlucky");
-    return {.messages = {{{"role", "user"}, {"content", row.at("query")}}, {{"role", "assistant"}, {"content", "a"}}}};
+    return {.messages = {{{"role", "user"}, {"content", row.at("query")}},
+                         {{"role", "assistant"}, {"content", "a"}}}};
   });
   const auto samples = std::make_shared<LazyDataset>(std::move(data), bytes());
   for (const int workers : {0, 3}) {
     for (auto& count : made) count = 0;
-    DataLoader loader(samples, {.batch_size = 8, .seed = 1, .num_workers = workers, .bad_rows = BadRows::kDrop});
+    DataLoader loader(samples,
+                      {.batch_size = 8, .seed = 1, .num_workers = workers, .bad_rows = BadRows::kDrop});
     int64_t rows = 0;
     while (loader.epoch() == 0) rows += static_cast<int64_t>(loader.next().size());
     EXPECT_EQ(rows, 60);  // 7 batches of 8, and the rest
@@ -101,13 +108,21 @@ TEST_F(StreamsTest, RowsThatFailAreReplacedAndMadeOnce) {
   hopeless.map([](const Row&) -> Trajectory { throw invalid_argument("never"); });
   DataLoader none(std::make_shared<LazyDataset>(std::move(hopeless), bytes()),
                   {.batch_size = 4, .bad_rows = BadRows::kDrop, .max_retries = 5});
-  EXPECT_NE(error_of([&] { none.next(); }).find("6 samples in a row cannot be used (max_retries 5)"), std::string::npos);
+  EXPECT_NE(error_of([&] { none.next(); }).find("6 samples in a row cannot be used (max_retries 5)"),
+            std::string::npos);
 }
 
 TEST_F(StreamsTest, ThreadsAheadChangeNothing) {
   const auto samples = std::make_shared<LazyDataset>(Dataset({folder(50, 1, true)}), bytes());
   const auto run = [&](int64_t workers, int64_t rank, int64_t world) {
-    DataLoader loader(samples, {.batch_size = 6, .min_batch_size = 2, .seed = 9, .rank = rank, .world_size = world, .num_workers = workers, .prefetch = 3, .bad_rows = BadRows::kDrop});
+    DataLoader loader(samples, {.batch_size = 6,
+                                .min_batch_size = 2,
+                                .seed = 9,
+                                .rank = rank,
+                                .world_size = world,
+                                .num_workers = workers,
+                                .prefetch = 3,
+                                .bad_rows = BadRows::kDrop});
     std::vector<std::vector<std::string>> out;
     for (int i = 0; i < 30; ++i) out.push_back(origins(loader.next()));
     return out;
@@ -143,7 +158,11 @@ TEST_F(StreamsTest, StreamsReadEveryFileInOrder) {
   // Bad rows stop the stream or are counted.
   const std::string broken = folder(70, 2, true);
   IterableDataset strict({.dataset_id = broken}, bytes());
-  EXPECT_EQ(error_of([&] { while (strict.next()) {} }), "[dataset] s/f0.jsonl row 6: expected a string in 'response', got number 5");
+  EXPECT_EQ(error_of([&] {
+              while (strict.next()) {
+              }
+            }),
+            "[dataset] s/f0.jsonl row 6: expected a string in 'response', got number 5");
   IterableDataset dropping({.dataset_id = broken}, bytes(), {.bad_rows = BadRows::kDrop});
   int64_t count = 0;
   while (dropping.next()) ++count;
@@ -161,8 +180,13 @@ TEST_F(StreamsTest, StreamsReadEveryFileInOrder) {
 TEST_F(StreamsTest, EveryKindResumesAtEveryPosition) {
   const std::string path = folder(60, 2, true);
   const auto lazy = std::make_shared<LazyDataset>(Dataset({path}), bytes());
-  expect_resumable([&] { return DataLoader(lazy, {.batch_size = 7, .seed = 3, .bad_rows = BadRows::kDrop}); }, 20);
-  expect_resumable([&] { return DataLoader(lazy, {.batch_size = 7, .seed = 3, .num_workers = 2, .bad_rows = BadRows::kDrop}); }, 20);
+  expect_resumable([&] { return DataLoader(lazy, {.batch_size = 7, .seed = 3, .bad_rows = BadRows::kDrop}); },
+                   20);
+  expect_resumable(
+      [&] {
+        return DataLoader(lazy, {.batch_size = 7, .seed = 3, .num_workers = 2, .bad_rows = BadRows::kDrop});
+      },
+      20);
   const auto packed = [&] {
     Dataset data({path});
     data.encode(*bytes(), BadRows::kDrop);
@@ -170,12 +194,15 @@ TEST_F(StreamsTest, EveryKindResumesAtEveryPosition) {
   }();
   expect_resumable([&] { return DataLoader(packed, {.batch_size = 3, .seed = 3}); }, 30);
   const auto stream = [&] {
-    return std::make_unique<IterableDataset>(DatasetMeta{.dataset_id = path}, bytes(), IterableOptions{.bad_rows = BadRows::kDrop, .chunk = 5});
+    return std::make_unique<IterableDataset>(DatasetMeta{.dataset_id = path}, bytes(),
+                                             IterableOptions{.bad_rows = BadRows::kDrop, .chunk = 5});
   };
   expect_resumable([&] { return DataLoader(stream(), {.batch_size = 4}); }, 30);
   expect_resumable(
       [&] {
-        return DataLoader(std::make_unique<IterablePackingDataset>(stream(), StreamPackingOptions{.max_length = 16, .packing_interval = 9}), {.batch_size = 2});
+        return DataLoader(std::make_unique<IterablePackingDataset>(
+                              stream(), StreamPackingOptions{.max_length = 16, .packing_interval = 9}),
+                          {.batch_size = 2});
       },
       25);
   const auto generator = [] {
@@ -184,7 +211,12 @@ TEST_F(StreamsTest, EveryKindResumesAtEveryPosition) {
       return Row{{"query", "q" + std::to_string(n++)}, {"response", "r"}};
     };
   };
-  expect_resumable([&] { return DataLoader(std::make_unique<IterableDataset>(generator, bytes(), IterableOptions{.chunk = 4}), {.batch_size = 5}); }, 20);
+  expect_resumable(
+      [&] {
+        return DataLoader(std::make_unique<IterableDataset>(generator, bytes(), IterableOptions{.chunk = 4}),
+                          {.batch_size = 5});
+      },
+      20);
 }
 
 }  // namespace

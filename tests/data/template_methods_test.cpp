@@ -1,5 +1,5 @@
-// LossScale, the methods every template has, and the families' templates. Label tables are by hand; DeepSeek's
-// renderings are those of its published template.
+// LossScale, the methods every template has, and the families' templates. Label tables are by hand;
+// DeepSeek's renderings are those of its published template.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -21,7 +21,8 @@ std::string data_path(const std::string& name) {
 constexpr const char* kChatML =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + (m['content'] or '') }}"
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
-    "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+    "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif "
+    "%}";
 
 std::unique_ptr<Template> minimind(TemplateOptions options = {}) {
   if (options.chat_template.empty()) options.chat_template = kChatML;
@@ -80,12 +81,14 @@ TEST(LossScale, LastRoundAndAll) {
 
 TEST(LossScale, ReactHermesAndEmptyThinking) {
   if (no_data()) GTEST_SKIP() << "no test data";
-  const Trajectory react = chat({msg("user", "q"), msg("assistant", "Thought: look\nAction: get\nAction Input: x\n")});
+  const Trajectory react =
+      chat({msg("user", "q"), msg("assistant", "Thought: look\nAction: get\nAction Input: x\n")});
   const auto tmpl = minimind({.loss_scale = "react"});
   EXPECT_EQ(with_weight(*tmpl, react, 1), (Runs{"Thought: look\n"}));
   EXPECT_EQ(with_weight(*tmpl, react, 2), (Runs{"Action: get\nAction Input: x\n<|im_end|>\n"}));
   Json call = msg("assistant", "hm ");
-  call["tool_calls"] = Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}}});
+  call["tool_calls"] =
+      Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}}});
   EXPECT_EQ(with_weight(*minimind({.loss_scale = "hermes"}), chat({msg("user", "q"), call}), 2),
             (Runs{"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>"}));
   const auto think = make_loss_scale("ignore_empty_think");
@@ -101,10 +104,12 @@ TEST(TemplateMethods, BatchEncodeCheckAndDecode) {
   if (no_data()) GTEST_SKIP() << "no test data";
   const auto tmpl = minimind({.max_length = 64});
   std::vector<Trajectory> rows;
-  for (int i = 0; i < 50; ++i) rows.push_back(chat({msg("user", "q" + std::to_string(i)), msg("assistant", "a")}));
+  for (int i = 0; i < 50; ++i)
+    rows.push_back(chat({msg("user", "q" + std::to_string(i)), msg("assistant", "a")}));
   const auto encoded = tmpl->batch_encode(rows);
   ASSERT_EQ(encoded.size(), 50u);
-  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(encoded[i].at(0).input_ids, tmpl->encode(rows[i]).at(0).input_ids);
+  for (size_t i = 0; i < rows.size(); ++i)
+    EXPECT_EQ(encoded[i].at(0).input_ids, tmpl->encode(rows[i]).at(0).input_ids);
   rows[7] = chat({msg("user", "no answer")});
   rows[9].messages[0].erase("role");
   const auto reasons = tmpl->batch_check(rows);
@@ -126,7 +131,8 @@ TEST(TemplateMethods, ConcatenatesWhatTheModelWrote) {
   const auto tmpl = minimind();
   const InputFeature prompt = tmpl->encode_prompt(chat({msg("user", "weather?")}));
   const std::string reply =
-      "<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call><|im_end|>";
+      "<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": "
+      "\"Paris\"}}\n</tool_call><|im_end|>";
   const auto ids = tmpl->tokenizer().encode(reply);
   const auto out = tmpl->concat_input_feature(prompt, ids);
   const size_t n = prompt.input_ids.size();
@@ -144,7 +150,8 @@ TEST(TemplateMethods, ConcatenatesWhatTheModelWrote) {
   EXPECT_EQ(next.feature.num_trained(), static_cast<int64_t>(2 * ids.size()));
   EXPECT_THROW(tmpl->concat_input_feature(prompt, std::vector<int32_t>{-1}), Error);
   EXPECT_THROW(minimind({.max_length = 8})->concat_input_feature(prompt, ids), Error);
-  const auto left = minimind({.max_length = 8, .truncation_strategy = "left"})->concat_input_feature(prompt, ids);
+  const auto left =
+      minimind({.max_length = 8, .truncation_strategy = "left"})->concat_input_feature(prompt, ids);
   EXPECT_EQ(left.feature.input_ids, std::vector<int32_t>(ids.end() - 8, ids.end()));
 }
 
@@ -167,22 +174,30 @@ TEST(TemplateFamilies, DeepseekV4RendersWhatThePublishedTemplateDoes) {
   const std::string published = read_file(data_path("chat-templates/deepseek-ai-DeepSeek-V4.jinja"));
   Json call = msg("assistant", "I look.");
   call["reasoning_content"] = "maybe";
-  call["tool_calls"] = Json::array({{{"id", "c1"}, {"type", "function"}, {"function", {{"name", "get"}, {"arguments", {{"city", "Paris"}, {"n", Json::array({1, nullptr})}}}}}}});
+  call["tool_calls"] = Json::array(
+      {{{"id", "c1"},
+        {"type", "function"},
+        {"function",
+         {{"name", "get"}, {"arguments", {{"city", "Paris"}, {"n", Json::array({1, nullptr})}}}}}}});
   Json result = msg("tool", "sunny");
   result["tool_call_id"] = "c1";
   Json thought = msg("assistant", "4");
   thought["reasoning_content"] = "2+2";
-  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "get"}, {"description", "d"}, {"parameters", {{"type", "object"}}}}}}});
-  std::vector<Trajectory> rows = {chat({msg("user", "hi"), msg("assistant", "yo")}),
-                                  chat({msg("system", "be"), msg("user", "2+2"), thought, msg("user", "more"), thought}),
-                                  chat({msg("system", "be"), msg("user", "w"), call, result, thought}),
-                                  chat({msg("user", "a"), msg("user", "b"), msg("assistant", "c")})};
+  const Json tools = Json::array(
+      {{{"type", "function"},
+        {"function", {{"name", "get"}, {"description", "d"}, {"parameters", {{"type", "object"}}}}}}});
+  std::vector<Trajectory> rows = {
+      chat({msg("user", "hi"), msg("assistant", "yo")}),
+      chat({msg("system", "be"), msg("user", "2+2"), thought, msg("user", "more"), thought}),
+      chat({msg("system", "be"), msg("user", "w"), call, result, thought}),
+      chat({msg("user", "a"), msg("user", "b"), msg("assistant", "c")})};
   rows.push_back(rows[2]);
   rows.back().tools = tools;
   int compared = 0;
   for (const bool thinking : {false, true}) {
     const auto ours = make_template("DeepseekV4Template", tokenizer, {.enable_thinking = thinking});
-    const auto theirs = make_template("Template", tokenizer, {.enable_thinking = thinking, .chat_template = published});
+    const auto theirs =
+        make_template("Template", tokenizer, {.enable_thinking = thinking, .chat_template = published});
     for (const auto& row : rows) {
       for (const bool prompt : {false, true}) {
         EXPECT_EQ(ours->render(row, prompt), theirs->render(row, prompt));
@@ -196,15 +211,23 @@ TEST(TemplateFamilies, DeepseekV4RendersWhatThePublishedTemplateDoes) {
   Json task = msg("user", "find it");
   task["task"] = "query";
   const std::string bos = tokenizer->config().value("bos_token", "");
-  EXPECT_EQ(tmpl->render(chat({task, msg("assistant", "it")}), false), bos + "<｜User｜>find it<｜query｜>it<｜end▁of▁sentence｜>");
+  EXPECT_EQ(tmpl->render(chat({task, msg("assistant", "it")}), false),
+            bos + "<｜User｜>find it<｜query｜>it<｜end▁of▁sentence｜>");
   Json two = call;
   two["tool_calls"].push_back(two["tool_calls"][0]);
   two["tool_calls"][1]["id"] = "c2";
   Json late = msg("tool", "second");
   late["tool_call_id"] = "c2";
-  const std::string text = tmpl->render(chat({msg("user", "w"), two, late, result, msg("assistant", "ok")}), false);
-  EXPECT_NE(text.find("<tool_result>sunny</tool_result>\n\n<tool_result>second</tool_result>"), std::string::npos) << text;
-  EXPECT_EQ(tmpl->parse_tool_call("<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"></｜DSML｜invoke></｜DSML｜tool_calls>").calls.at(0).name, "f");
+  const std::string text =
+      tmpl->render(chat({msg("user", "w"), two, late, result, msg("assistant", "ok")}), false);
+  EXPECT_NE(text.find("<tool_result>sunny</tool_result>\n\n<tool_result>second</tool_result>"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(tmpl->parse_tool_call(
+                    "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"></｜DSML｜invoke></｜DSML｜tool_calls>")
+                .calls.at(0)
+                .name,
+            "f");
 }
 
 TEST(TemplateFamilies, Qwen35KeepsOrphanTagsAndTakesToolTails) {
@@ -213,14 +236,16 @@ TEST(TemplateFamilies, Qwen35KeepsOrphanTagsAndTakesToolTails) {
   const std::string source = read_file(data_path("chat-templates/Qwen3.5-4B.jinja"));
   const auto tmpl = make_template("Qwen3_5Template", tokenizer, {.chat_template = source});
   const auto plain = make_template("Template", tokenizer, {.chat_template = source});
-  const Trajectory orphan = chat({msg("user", "what is it?"), msg("assistant", "The tag </think> ends thinking.")});
+  const Trajectory orphan =
+      chat({msg("user", "what is it?"), msg("assistant", "The tag </think> ends thinking.")});
   EXPECT_NE(tmpl->render(orphan, false).find("The tag </think> ends thinking."), std::string::npos);
   EXPECT_EQ(plain->render(orphan, false).find("The tag </think> ends thinking."), std::string::npos);
   const Trajectory tail = chat({msg("assistant", "calling"), msg("tool", "result")});
   EXPECT_NE(tmpl->render(tail, true).find("result"), std::string::npos);
   EXPECT_THROW(plain->render(tail, true), Error);
   // Everything else stays as published.
-  const Trajectory usual = chat({msg("system", "s"), msg("user", "q"), msg("assistant", "<think>\nx\n</think>\n\ny")});
+  const Trajectory usual =
+      chat({msg("system", "s"), msg("user", "q"), msg("assistant", "<think>\nx\n</think>\n\ny")});
   EXPECT_EQ(tmpl->render(usual, false), plain->render(usual, false));
 }
 

@@ -223,8 +223,8 @@ DataLoader make_loader(const ParsedArgs& args, std::vector<InputFeature> feature
       std::move(features), PackingOptions{.max_length = max_length, .strategy = packing});
   char fill[32];
   std::snprintf(fill, sizeof(fill), "%.1f", 100 * bins->fill());
-  *note = "packed into " + std::to_string(bins->size()) + " bins of " +
-          std::to_string(max_length) + " tokens, " + fill + " % full";
+  *note = "packed into " + std::to_string(bins->size()) + " bins of " + std::to_string(max_length) +
+          " tokens, " + fill + " % full";
   return DataLoader(bins, loader_options(args));
 }
 

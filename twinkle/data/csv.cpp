@@ -47,7 +47,8 @@ std::vector<std::string> fields(std::string_view record, char separator) {
     if (at < record.size() && record[at] == '"') {
       for (++at;;) {
         const size_t quote = record.find('"', at);
-        if (quote == std::string_view::npos) throw invalid_argument("field " + std::to_string(out.size() + 1) + ": its quote is never closed");
+        if (quote == std::string_view::npos)
+          throw invalid_argument("field " + std::to_string(out.size() + 1) + ": its quote is never closed");
         field += record.substr(at, quote - at);
         at = quote + 1;
         if (at >= record.size() || record[at] != '"') break;

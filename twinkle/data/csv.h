@@ -1,5 +1,5 @@
-// Comma- and tab-separated records (RFC 4180): quoted fields may hold separators, doubled quotes and line ends;
-// quotes inside of an unquoted field are text. Pure functions.
+// Comma- and tab-separated records (RFC 4180): quoted fields may hold separators, doubled quotes and line
+// ends; quotes inside of an unquoted field are text. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace twinkle::csv {
 
-/// End of the record that begins at `at`, its line end included. `closed` is false when a quoted field is not.
+/// End of the record that begins at `at`, its line end included. `closed` is false when a quoted field is
+/// not.
 size_t record_end(std::string_view text, size_t at, char separator, bool* closed);
 
 /// The fields of a record (line end excluded or included). A quoted field followed by more text is

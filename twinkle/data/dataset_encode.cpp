@@ -16,13 +16,16 @@ namespace {
 constexpr std::string_view kPrefix = "[dataset] ";
 
 // Texts of an embedding row are compared, not trained on token by token.
-bool is_compared(const std::string& part) { return part == "anchor" || part == "positive" || part == "negative"; }
+bool is_compared(const std::string& part) {
+  return part == "anchor" || part == "positive" || part == "negative";
+}
 
 void drop_empty_answer(Json* messages) {
   if (messages->size() < 2) return;
   const Json& last = messages->back();
   const bool calls = last.contains("tool_calls") && !last.at("tool_calls").empty();
-  if (last.value("role", "") == "assistant" && !calls && (!last.contains("content") || last.at("content") == ""))
+  if (last.value("role", "") == "assistant" && !calls &&
+      (!last.contains("content") || last.at("content") == ""))
     messages->erase(messages->size() - 1);
 }
 
@@ -56,7 +59,8 @@ std::vector<Trajectory> Dataset::trajectories() const {
   return out;
 }
 
-Dataset::EncodedRow Dataset::encode_row(const Template& tmpl, int64_t index, bool add_generation_prompt) const {
+Dataset::EncodedRow Dataset::encode_row(const Template& tmpl, int64_t index,
+                                        bool add_generation_prompt) const {
   EncodedRow out;
   std::vector<Part> given = parts(index);
   for (Part& part : given) {
@@ -101,7 +105,8 @@ void Dataset::encode(BadRows bad_rows) {
 void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& cache_folder,
                      bool add_generation_prompt) {
   if (sources_.size() > 1 && mixed_.empty())
-    throw conflict("[dataset] encode: there are " + std::to_string(sources_.size()) + " sources; mix them first");
+    throw conflict("[dataset] encode: there are " + std::to_string(sources_.size()) +
+                   " sources; mix them first");
   ensure_mapped();
   features_.clear();
   feature_rows_.clear();
@@ -120,7 +125,9 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
   }
   const auto count = static_cast<size_t>(size());
   std::vector<EncodedRow> made(count);
-  auto bad = each_row(size(), bad_rows, [&](int64_t i) { made[static_cast<size_t>(i)] = encode_row(tmpl, i, add_generation_prompt); });
+  auto bad = each_row(size(), bad_rows, [&](int64_t i) {
+    made[static_cast<size_t>(i)] = encode_row(tmpl, i, add_generation_prompt);
+  });
   if (!bad.empty() && bad_rows == BadRows::kRaise) {
     throw invalid_argument(at_place(place(bad.begin()->first), bad.begin()->second));
   }

@@ -17,6 +17,7 @@ std::string at_place(const std::string& place, std::string_view message);
 
 /// Runs fn(i) for every row on all cores. Returns what each bad row said, by row; with kRaise rows after the
 /// first bad one may be left out, and only the first counts, so the outcome does not depend on threads.
-std::map<int64_t, std::string> each_row(int64_t count, BadRows bad_rows, const std::function<void(int64_t)>& fn);
+std::map<int64_t, std::string> each_row(int64_t count, BadRows bad_rows,
+                                        const std::function<void(int64_t)>& fn);
 
 }  // namespace twinkle::dataset_internal

@@ -52,7 +52,8 @@ Row Dataset::saved_row(int64_t index) const {
   if (given.size() == 1) {
     Row out = conversation(given[0].trajectory);
     // The form of MessagesProcessor's KTO rows.
-    if (given[0].name == "desirable" || given[0].name == "undesirable") out["label"] = given[0].name == "desirable";
+    if (given[0].name == "desirable" || given[0].name == "undesirable")
+      out["label"] = given[0].name == "desirable";
     return out;
   }
   Row out = Row::object();
@@ -76,8 +77,8 @@ void Dataset::save_as(const std::string& path, const std::string& format) const 
   if (std::find(kFormats.begin(), kFormats.end(), kind) == kFormats.end())
     throw invalid_argument("[dataset] save_as: unknown format '" + kind + "'" + did_you_mean(kind, kFormats));
   std::vector<Row> rows(static_cast<size_t>(size()));
-  const auto bad = dataset_internal::each_row(size(), BadRows::kRaise,
-                                              [&](int64_t i) { rows[static_cast<size_t>(i)] = saved_row(i); });
+  const auto bad = dataset_internal::each_row(
+      size(), BadRows::kRaise, [&](int64_t i) { rows[static_cast<size_t>(i)] = saved_row(i); });
   if (!bad.empty())
     throw invalid_argument(dataset_internal::at_place(place(bad.begin()->first), bad.begin()->second));
   if (kind == "parquet") return write_parquet_file(path, rows);

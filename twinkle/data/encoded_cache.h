@@ -1,5 +1,5 @@
-// Encoded rows on disk, under a key of everything they depend on. A file that is cut short, of another version
-// or another key, or whose checksum is wrong counts as not there.
+// Encoded rows on disk, under a key of everything they depend on. A file that is cut short, of another
+// version or another key, or whose checksum is wrong counts as not there.
 #pragma once
 
 #include <string>

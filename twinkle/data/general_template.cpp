@@ -68,8 +68,8 @@ std::string strip_newlines(std::string_view text) {
 std::string joined_blocks(const Json& blocks, size_t index) {
   std::string out;
   for (const Json& block : blocks) {
-    const bool text = block.is_object() && block.value("type", "text") == "text" &&
-                      block.contains("text") && block.at("text").is_string();
+    const bool text = block.is_object() && block.value("type", "text") == "text" && block.contains("text") &&
+                      block.at("text").is_string();
     if (!text) {
       throw invalid_argument(place(index) + ": the chat template takes text only, got a block " +
                              block.dump().substr(0, 100));
@@ -127,10 +127,10 @@ InputFeature window(const InputFeature& whole, int64_t begin, int64_t end) {
 }
 
 float turn_weight(const TurnSpan& turn, const Json& messages, const std::vector<float>& weights,
-                  int64_t inserted, const std::optional<std::vector<int64_t>>& rounds, const LossScale& scale) {
+                  int64_t inserted, const std::optional<std::vector<int64_t>>& rounds,
+                  const LossScale& scale) {
   if (turn.message < 0) {
-    const bool plain = !rounds && std::all_of(weights.begin(), weights.end(),
-                                              [](float w) { return w == 1; });
+    const bool plain = !rounds && std::all_of(weights.begin(), weights.end(), [](float w) { return w == 1; });
     bool whole = plain;
     for (size_t i = 0; i < messages.size() && whole; ++i)
       whole = messages[i].at("role") != "assistant" || scale.turn(messages, i) == 1;
@@ -141,16 +141,14 @@ float turn_weight(const TurnSpan& turn, const Json& messages, const std::vector<
     }
     return 1;
   }
-  if (rounds &&
-      std::find(rounds->begin(), rounds->end(), turn.message - inserted) == rounds->end())
-    return 0;
+  if (rounds && std::find(rounds->begin(), rounds->end(), turn.message - inserted) == rounds->end()) return 0;
   const auto message = static_cast<size_t>(turn.message);
   return weights[message] * scale.turn(messages, message);
 }
 
 // Weights of the tokens that begin within a turn, by the parts of its text.
-void scale_parts(const LossScale& scale, const std::string& text, const Encoding& encoding, const TurnSpan& turn,
-                 size_t first, size_t last, std::vector<float>* weights) {
+void scale_parts(const LossScale& scale, const std::string& text, const Encoding& encoding,
+                 const TurnSpan& turn, size_t first, size_t last, std::vector<float>* weights) {
   const auto& [begin, end] = turn.text;
   const auto parts = scale.parts(
       std::string_view(text).substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
@@ -158,7 +156,8 @@ void scale_parts(const LossScale& scale, const std::string& text, const Encoding
   for (size_t t = first; t < last && part < parts.size(); ++t) {
     const int64_t at = encoding.offsets[t].first - begin;
     while (part < parts.size() && at >= static_cast<int64_t>(parts[part].end)) ++part;
-    if (part < parts.size() && at >= static_cast<int64_t>(parts[part].begin)) (*weights)[t] *= parts[part].weight;
+    if (part < parts.size() && at >= static_cast<int64_t>(parts[part].begin))
+      (*weights)[t] *= parts[part].weight;
   }
 }
 
@@ -187,7 +186,6 @@ GeneralTemplate::GeneralTemplate(std::shared_ptr<const Tokenizer> tokenizer, con
   }
   find_stop_ids();
 }
-
 
 std::vector<InputFeature> GeneralTemplate::encode(const Trajectory& trajectory) const {
   return truncate(chat_ ? encode_chat(trajectory) : encode_text(trajectory));
@@ -218,13 +216,13 @@ InputFeature GeneralTemplate::encode_prompt(const Trajectory& trajectory) const 
 
 std::string GeneralTemplate::render(const Trajectory& trajectory, bool add_generation_prompt) const {
   if (!chat_) return plain_text(trajectory);
-  return chat_
-      ->render(prepare(trajectory).messages, trajectory.tools, render_options(add_generation_prompt))
+  return chat_->render(prepare(trajectory).messages, trajectory.tools, render_options(add_generation_prompt))
       .text;
 }
 
 ChatRenderOptions GeneralTemplate::render_options(bool add_generation_prompt) const {
-  return {.add_generation_prompt = add_generation_prompt, .enable_thinking = options_.enable_thinking,
+  return {.add_generation_prompt = add_generation_prompt,
+          .enable_thinking = options_.enable_thinking,
           .variables = options_.chat_template_kwargs};
 }
 
@@ -233,8 +231,8 @@ void GeneralTemplate::find_stop_ids() {
   if (tokenizer_->eos_id() >= 0) stop_ids_.push_back(tokenizer_->eos_id());
   if (!chat_) return;
   const std::string mark = "answer";
-  const Json messages = Json::array(
-      {{{"role", "user"}, {"content", "question"}}, {{"role", "assistant"}, {"content", mark}}});
+  const Json messages =
+      Json::array({{{"role", "user"}, {"content", "question"}}, {{"role", "assistant"}, {"content", mark}}});
   std::string text;
   try {
     text = chat_->render(messages, nullptr, render_options(false)).text;
@@ -251,14 +249,14 @@ void GeneralTemplate::find_stop_ids() {
 }
 
 std::string GeneralTemplate::plain_text(const Trajectory& trajectory) const {
-  const bool one = trajectory.messages.is_array() && trajectory.messages.size() == 1 &&
-                   trajectory.messages[0].is_object();
+  const bool one =
+      trajectory.messages.is_array() && trajectory.messages.size() == 1 && trajectory.messages[0].is_object();
   const std::string* text = one ? text_content(trajectory.messages[0]) : nullptr;
   if (text == nullptr) {
-    throw invalid_argument(
-        "[template] without a chat template a row must be one message with a text, got " +
-        (trajectory.messages.is_array() ? std::to_string(trajectory.messages.size()) + " messages"
-                                        : std::string(json_type_name(trajectory.messages))));
+    throw invalid_argument("[template] without a chat template a row must be one message with a text, got " +
+                           (trajectory.messages.is_array()
+                                ? std::to_string(trajectory.messages.size()) + " messages"
+                                : std::string(json_type_name(trajectory.messages))));
   }
   return *text;
 }
@@ -329,7 +327,8 @@ InputFeature GeneralTemplate::encode_chat(const Trajectory& trajectory) const {
   size_t token = 0;
   for (const TurnSpan& turn :
        assistant_spans(*chat_, prepared.messages, trajectory.tools, options, rendered)) {
-    const float weight = turn_weight(turn, prepared.messages, prepared.weights, prepared.inserted, rounds, *loss_scale_);
+    const float weight =
+        turn_weight(turn, prepared.messages, prepared.weights, prepared.inserted, rounds, *loss_scale_);
     if (weight == 0 && loss_scale_->outside() == 0) continue;
     const auto& [begin, end] = turn.text;
     while (token > 0 && encoding.offsets[token - 1].second > begin) --token;
@@ -352,8 +351,8 @@ InputFeature GeneralTemplate::encode_text(const Trajectory& trajectory) const {
 }
 
 void GeneralTemplate::too_long(int64_t size) const {
-  throw invalid_argument("[template] the row has " + std::to_string(size) +
-                         " tokens, more than max_length " + std::to_string(options_.max_length) +
+  throw invalid_argument("[template] the row has " + std::to_string(size) + " tokens, more than max_length " +
+                         std::to_string(options_.max_length) +
                          "; raise it, or set truncation_strategy to left, right, split or delete");
 }
 

@@ -13,7 +13,8 @@ namespace twinkle {
 
 class GeneralTemplate : public Template {
  public:
-  /// `own_source`: chat template of the family, where the options give none and the tokenizer's is not wanted.
+  /// `own_source`: chat template of the family, where the options give none and the tokenizer's is not
+  /// wanted.
   GeneralTemplate(std::shared_ptr<const Tokenizer> tokenizer, const TemplateOptions& options,
                   std::string_view own_source = "");
 

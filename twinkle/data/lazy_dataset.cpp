@@ -9,9 +9,10 @@ namespace {
 void check_template(const std::shared_ptr<const Template>& tmpl, const char* what) {
   if (tmpl == nullptr) throw invalid_argument(std::string("[dataset] ") + what + " needs a template");
   if (tmpl->options().truncation_strategy == "split") {
-    throw invalid_argument(std::string("[dataset] ") + what +
-                           " cannot split rows (truncation_strategy): how many samples there are would depend on "
-                           "them; use left, right, delete or raise");
+    throw invalid_argument(
+        std::string("[dataset] ") + what +
+        " cannot split rows (truncation_strategy): how many samples there are would depend on "
+        "them; use left, right, delete or raise");
   }
 }
 
@@ -40,8 +41,8 @@ IterableDataset::IterableDataset(const DatasetMeta& meta, std::shared_ptr<const 
   add_dataset(meta);
 }
 
-IterableDataset::IterableDataset(std::function<Generator()> make_generator, std::shared_ptr<const Template> tmpl,
-                                 const IterableOptions& options)
+IterableDataset::IterableDataset(std::function<Generator()> make_generator,
+                                 std::shared_ptr<const Template> tmpl, const IterableOptions& options)
     : make_generator_(std::move(make_generator)), template_(std::move(tmpl)), options_(options) {
   check_template(template_, "IterableDataset");
   if (options_.chunk < 1)
@@ -52,7 +53,8 @@ IterableDataset::IterableDataset(std::function<Generator()> make_generator, std:
 void IterableDataset::add_dataset(const DatasetMeta& meta) {
   if (make_generator_) throw conflict("[dataset] a generator is the only source of its data set");
   if (meta.dataset_id.empty())
-    throw invalid_argument("[dataset] IterableDataset reads files or a generator; rows in memory are no stream");
+    throw invalid_argument(
+        "[dataset] IterableDataset reads files or a generator; rows in memory are no stream");
   if (meta.data_slice || !meta.slice.empty())
     throw invalid_argument("[dataset] IterableDataset has no data_slice: its length is not known");
   std::vector<std::string> notes;
@@ -134,7 +136,8 @@ void IterableDataset::fill() {
     if (rows.empty()) return;
     std::vector<char> kept(rows.size(), 1);
     for (size_t i = 0; i < rows.size(); ++i) {
-      for (const auto& filter : filters_) kept[i] = kept[i] != 0 && problems[i].empty() && filter(rows[i]) ? 1 : 0;
+      for (const auto& filter : filters_)
+        kept[i] = kept[i] != 0 && problems[i].empty() && filter(rows[i]) ? 1 : 0;
       if (!problems[i].empty()) kept[i] = 1;
     }
     if (!map_) {
@@ -221,7 +224,8 @@ void IterableDataset::restore(const Json& state) {
   for (const char* key : {"file", "row", "given"}) {
     const bool sound = state.is_object() && state.contains(key) && state.at(key).is_number_integer() &&
                        state.at(key).get<int64_t>() >= 0;
-    if (!sound) throw invalid_argument(std::string("[dataset] the state of the stream has no sound '") + key + "'");
+    if (!sound)
+      throw invalid_argument(std::string("[dataset] the state of the stream has no sound '") + key + "'");
     numbers.push_back(state.at(key).get<int64_t>());
   }
   rewind();
@@ -232,8 +236,8 @@ void IterableDataset::restore(const Json& state) {
     at_.row = numbers[1];
   } else {
     if (numbers[0] > static_cast<int64_t>(files_.size()))
-      throw invalid_argument("[dataset] the state of the stream names file " + std::to_string(numbers[0]) + " of " +
-                             std::to_string(files_.size()));
+      throw invalid_argument("[dataset] the state of the stream names file " + std::to_string(numbers[0]) +
+                             " of " + std::to_string(files_.size()));
     at_ = {numbers[0], numbers[1]};
   }
   chunk_begin_ = at_;

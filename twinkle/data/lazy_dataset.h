@@ -1,4 +1,5 @@
-// Data sets that encode when a sample is asked for: LazyDataset by index, IterableDataset as a stream of files.
+// Data sets that encode when a sample is asked for: LazyDataset by index, IterableDataset as a stream of
+// files.
 #pragma once
 
 #include <deque>
@@ -7,8 +8,8 @@
 
 namespace twinkle {
 
-/// A data set whose rows are encoded when a loader asks for them: nothing is held but where rows lie. Sample i
-/// is row i. Safe from many threads once made.
+/// A data set whose rows are encoded when a loader asks for them: nothing is held but where rows lie. Sample
+/// i is row i. Safe from many threads once made.
 class LazyDataset final : public SampleSource {
  public:
   /// `data` as mapped, filtered and mixed as it shall be. truncation_strategy split is invalid_argument.
@@ -33,7 +34,8 @@ struct IterableOptions {
 /// rows as they are needed; rewinding and restoring need `make_generator`, which makes a fresh one.
 class IterableDataset final : public SampleStream {
  public:
-  IterableDataset(const DatasetMeta& meta, std::shared_ptr<const Template> tmpl, const IterableOptions& options = {});
+  IterableDataset(const DatasetMeta& meta, std::shared_ptr<const Template> tmpl,
+                  const IterableOptions& options = {});
   using Generator = std::function<std::optional<Row>()>;
   IterableDataset(std::function<Generator()> make_generator, std::shared_ptr<const Template> tmpl,
                   const IterableOptions& options = {});

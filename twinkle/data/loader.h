@@ -18,8 +18,8 @@ namespace twinkle {
 enum class BadRows { kRaise, kDrop };
 BadRows parse_bad_rows(std::string_view text);  // "raise" | "drop"
 
-/// Samples by index. A sample is a feature, the parts of a row (chosen and rejected), or a packed bin. Safe from
-/// many threads.
+/// Samples by index. A sample is a feature, the parts of a row (chosen and rejected), or a packed bin. Safe
+/// from many threads.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
@@ -31,7 +31,8 @@ class SampleSource {
 };
 
 /// Features as they are, group by group: sample i is features [begins[i], begins[i + 1]).
-std::shared_ptr<const SampleSource> samples_of(std::vector<InputFeature> features, std::vector<int64_t> begins = {});
+std::shared_ptr<const SampleSource> samples_of(std::vector<InputFeature> features,
+                                               std::vector<int64_t> begins = {});
 
 /// Samples one after another, without an index. Used from one thread.
 class SampleStream {
@@ -50,11 +51,11 @@ struct DataLoaderOptions {
   int64_t min_batch_size = 1;  // a smaller last batch is dropped; at least world_size is used
   bool shuffle = true;         // not for streams
   uint64_t seed = 42;
-  int64_t rank = 0, world_size = 1;      // which slice of each batch this rank gets
-  int64_t num_workers = 0;               // threads that make samples ahead; 0: made when asked for
-  int64_t prefetch = 2;                  // batches ahead
-  BadRows bad_rows = BadRows::kRaise;    // of samples that fail when they are made
-  int64_t max_retries = 20;              // more failures than this in a row stop the run
+  int64_t rank = 0, world_size = 1;    // which slice of each batch this rank gets
+  int64_t num_workers = 0;             // threads that make samples ahead; 0: made when asked for
+  int64_t prefetch = 2;                // batches ahead
+  BadRows bad_rows = BadRows::kRaise;  // of samples that fail when they are made
+  int64_t max_retries = 20;            // more failures than this in a row stop the run
 };
 
 /// The part [begin, end) of `count` items that `rank` gets: contiguous, the first count % world_size ranks
@@ -63,9 +64,9 @@ std::pair<int64_t, int64_t> rank_slice(int64_t count, int64_t rank, int64_t worl
 
 /// Batches of features, epoch after epoch; the order of epoch e depends on (seed, e) only. The position is
 /// one number, so a run resumes in mid-epoch exactly, also with another batch size or number of ranks: epoch
-/// e holds the positions [e * n, (e + 1) * n) of n samples. A sample that fails is replaced by the next one of
-/// the epoch, so batches stay full and no row is made twice; it counts as consumed, and so does a dropped last
-/// batch.
+/// e holds the positions [e * n, (e + 1) * n) of n samples. A sample that fails is replaced by the next one
+/// of the epoch, so batches stay full and no row is made twice; it counts as consumed, and so does a dropped
+/// last batch.
 class DataLoader {
  public:
   DataLoader(std::vector<InputFeature> features, const DataLoaderOptions& options);

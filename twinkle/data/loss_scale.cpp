@@ -102,8 +102,8 @@ const auto kLast = add<LastRoundLossScale>("last_round", "The assistant turns af
 const auto kReact = add<ReactLossScale>(
     "react", "Assistant turns; lines of Action: and Action Input: count twice, those of Observation: not.");
 const auto kHermes = add<HermesLossScale>("hermes", "Assistant turns; <tool_call> blocks count twice.");
-const auto kThink =
-    add<IgnoreEmptyThinkLossScale>("ignore_empty_think", "Assistant turns without their empty <think> blocks.");
+const auto kThink = add<IgnoreEmptyThinkLossScale>("ignore_empty_think",
+                                                   "Assistant turns without their empty <think> blocks.");
 
 }  // namespace
 

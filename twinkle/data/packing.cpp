@@ -50,7 +50,9 @@ std::vector<std::vector<int64_t>> pack_best_fit(std::span<const int64_t> lengths
   for (const int64_t length : lengths) ++begin[static_cast<size_t>(max_length - length) + 1];
   for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
   std::vector<int64_t> sorted(lengths.size());
-  for (int64_t i = 0; i < n; ++i) sorted[static_cast<size_t>(begin[static_cast<size_t>(max_length - lengths[static_cast<size_t>(i)])]++)] = i;
+  for (int64_t i = 0; i < n; ++i)
+    sorted[static_cast<size_t>(begin[static_cast<size_t>(max_length - lengths[static_cast<size_t>(i)])]++)] =
+        i;
 
   std::vector<int64_t> bin_of(lengths.size()), next_open;  // open bins of a room as lists through next_open
   std::vector<int64_t> open(static_cast<size_t>(max_length) + 1, -1);
@@ -163,7 +165,8 @@ PackingDataset::PackingDataset(std::vector<InputFeature> features, const Packing
                            did_you_mean(options.strategy, kStrategies));
   }
   if (options.strategy == "wrapped") {
-    if (options.max_length < 2) throw invalid_argument("[packing] wrapped bins need a max_length of 2 or more");
+    if (options.max_length < 2)
+      throw invalid_argument("[packing] wrapped bins need a max_length of 2 or more");
     features_ = cut_at_bins(features_, options.max_length);
   }
   const std::vector<int64_t> lengths = lengths_of(features_);
@@ -175,7 +178,8 @@ PackingDataset::PackingDataset(std::vector<InputFeature> features, const Packing
 
 std::vector<InputFeature> PackingDataset::sample(int64_t index) const {
   std::vector<InputFeature> out;
-  for (const int64_t item : bins_.at(static_cast<size_t>(index))) out.push_back(features_[static_cast<size_t>(item)]);
+  for (const int64_t item : bins_.at(static_cast<size_t>(index)))
+    out.push_back(features_[static_cast<size_t>(item)]);
   return out;
 }
 
@@ -232,9 +236,8 @@ std::optional<std::vector<InputFeature>> IterablePackingDataset::next() {
   std::vector<size_t> chosen = {0};
   int64_t room = options_.max_length - waiting_[0].length;
   while (room > 0 && !by_length.empty()) {
-    const auto fits = std::upper_bound(by_length.begin(), by_length.end(), room, [&](int64_t space, size_t i) {
-      return space < waiting_[i].length;
-    });
+    const auto fits = std::upper_bound(by_length.begin(), by_length.end(), room,
+                                       [&](int64_t space, size_t i) { return space < waiting_[i].length; });
     if (fits == by_length.begin()) break;
     room -= waiting_[*(fits - 1)].length;
     chosen.push_back(*(fits - 1));
@@ -279,8 +282,8 @@ void IterablePackingDataset::restore(const Json& state) {
   for (const char* key : {"stream", "first", "pulled", "waiting", "ended"}) {
     if (!state.is_object() || !state.contains(key)) throw bad(key);
   }
-  if (!state["first"].is_number_integer() || !state["pulled"].is_number_integer() || !state["waiting"].is_array() ||
-      !state["ended"].is_boolean())
+  if (!state["first"].is_number_integer() || !state["pulled"].is_number_integer() ||
+      !state["waiting"].is_array() || !state["ended"].is_boolean())
     throw bad("types");
   const auto last = state["pulled"].get<int64_t>();
   std::vector<int64_t> wanted;

@@ -14,9 +14,9 @@
 namespace twinkle {
 
 /// Item indices of each bin. Best fit decreasing: a longer item never waits for a shorter one, and each goes
-/// where it leaves the least room; linear in the items for a fixed max_length. Bins come in the order of their
-/// first item, items within a bin ascend, so the result depends on the lengths alone. An item longer than
-/// max_length, or without length, is invalid_argument naming its index.
+/// where it leaves the least room; linear in the items for a fixed max_length. Bins come in the order of
+/// their first item, items within a bin ascend, so the result depends on the lengths alone. An item longer
+/// than max_length, or without length, is invalid_argument naming its index.
 std::vector<std::vector<int64_t>> pack_best_fit(std::span<const int64_t> lengths, int64_t max_length);
 
 /// Bins in the order of the items: a bin is closed when the next item does not fit.

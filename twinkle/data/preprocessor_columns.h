@@ -1,5 +1,5 @@
-// Columns of a row, as preprocessors read them. Errors name the column and what was got; the caller adds file and
-// row.
+// Columns of a row, as preprocessors read them. Errors name the column and what was got; the caller adds file
+// and row.
 #pragma once
 
 #include <string>
@@ -21,7 +21,8 @@ void refuse_bad_answer(const Row& row);
 void add_message(Json& messages, const char* role, std::string content);
 /// Earlier turns as [[question, answer], ...].
 void add_history(Json& messages, const Row& row);
-Trajectory question_and_answer(const Row& row, const std::string& system, std::string question, std::string answer);
+Trajectory question_and_answer(const Row& row, const std::string& system, std::string question,
+                               std::string answer);
 /// A [key, JSON text] pair.
 Json user_data_pair(const std::string& key, const Json& value);
 
@@ -29,9 +30,13 @@ ParamSpec text_param(std::string name, std::string default_value, std::string he
 inline constexpr const char* kSystemHelp = "System message put before the conversation; \"\" for none.";
 
 template <class T>
-Registry<Preprocessor>::Add add_preprocessor(std::string name, std::string help, std::vector<ParamSpec> params,
+Registry<Preprocessor>::Add add_preprocessor(std::string name, std::string help,
+                                             std::vector<ParamSpec> params,
                                              std::vector<std::string> aliases = {}) {
-  return {{.name = std::move(name), .help = std::move(help), .params = std::move(params), .aliases = std::move(aliases)},
+  return {{.name = std::move(name),
+           .help = std::move(help),
+           .params = std::move(params),
+           .aliases = std::move(aliases)},
           [](const Options& options) { return std::make_unique<T>(options); }};
 }
 

@@ -1,5 +1,5 @@
-// Preprocessors of rows that hold several conversations: preferences, KTO, embeddings, in the shapes that TRL,
-// LLaMA-Factory, ms-swift and FlagEmbedding write.
+// Preprocessors of rows that hold several conversations: preferences, KTO, embeddings, in the shapes that
+// TRL, LLaMA-Factory, ms-swift and FlagEmbedding write.
 #include "twinkle/core/error.h"
 #include "twinkle/data/preprocessor_columns.h"
 
@@ -21,8 +21,8 @@ bool is_given(const Row& row, const char* column) {
 // The conversation of a row, by whatever names its columns have; only what MessagesProcessor reads is kept.
 Trajectory conversation_of(const Row& row) {
   Row out = Row::object();
-  for (const char* column : {"messages", "conversations", "conversation", "system", "tools", "user_data", "images",
-                             "image", "videos", "video", "audios", "audio"}) {
+  for (const char* column : {"messages", "conversations", "conversation", "system", "tools", "user_data",
+                             "images", "image", "videos", "video", "audios", "audio"}) {
     if (row.contains(column)) out[column] = row.at(column);
   }
   return chat()(out);
@@ -30,7 +30,8 @@ Trajectory conversation_of(const Row& row) {
 
 Trajectory conversation_of(const Json& messages, const char* column) {
   if (!messages.is_array() || messages.empty())
-    throw invalid_argument(std::string("expected a list of messages in '") + column + "', got " + got(messages));
+    throw invalid_argument(std::string("expected a list of messages in '") + column + "', got " +
+                           got(messages));
   return chat()(Row{{"messages", messages}});
 }
 
@@ -71,7 +72,8 @@ void add_answer(Trajectory* to, const Json& answer, const char* column) {
   const size_t before = to->messages.size();
   bool repeats = messages.size() > before;
   for (size_t i = 0; i < before && repeats; ++i)
-    repeats = messages[i].at("role") == to->messages[i].at("role") && messages[i].at("content") == to->messages[i].at("content");
+    repeats = messages[i].at("role") == to->messages[i].at("role") &&
+              messages[i].at("content") == to->messages[i].at("content");
   for (size_t i = repeats ? before : 0; i < messages.size(); ++i) to->messages.push_back(messages[i]);
 }
 
@@ -95,21 +97,25 @@ class DpoProcessor : public Preprocessor {
         rejected = conversation_of(row.at("rejected_messages"), "rejected_messages");
         rejected.tools = question.tools;
       } else {
-        rejected.messages.back() = Json{{"role", "assistant"}, {"content", text_column(row, "rejected_response")}};
+        rejected.messages.back() =
+            Json{{"role", "assistant"}, {"content", text_column(row, "rejected_response")}};
       }
     } else {
       for (const char* column : {"chosen", "rejected"}) {
         if (!is_given(row, column))
-          throw invalid_argument(std::string("has no column '") + column + "' (columns: " + columns_of(row) + ")");
+          throw invalid_argument(std::string("has no column '") + column + "' (columns: " + columns_of(row) +
+                                 ")");
       }
       if (!found && row.at("chosen").is_string())
-        throw invalid_argument("has no column with the question (prompt, instruction, question, conversations)");
+        throw invalid_argument(
+            "has no column with the question (prompt, instruction, question, conversations)");
       add_answer(&chosen, row.at("chosen"), "chosen");
       add_answer(&rejected, row.at("rejected"), "rejected");
     }
     check_ends_with_answer(chosen, "the chosen conversation");
     check_ends_with_answer(rejected, "the rejected conversation");
-    if (chosen.messages == rejected.messages) throw invalid_argument("the chosen and the rejected answer are the same");
+    if (chosen.messages == rejected.messages)
+      throw invalid_argument("the chosen and the rejected answer are the same");
     return {{"chosen", std::move(chosen)}, {"rejected", std::move(rejected)}};
   }
 };
@@ -180,8 +186,9 @@ class EmbeddingProcessor : public Preprocessor {
         break;
       }
       if (out.empty()) {
-        throw invalid_argument("has no columns query and pos, anchor and positive, or sentence1 and sentence2 (columns: " +
-                               columns_of(row) + ")");
+        throw invalid_argument(
+            "has no columns query and pos, anchor and positive, or sentence1 and sentence2 (columns: " +
+            columns_of(row) + ")");
       }
     }
     if (out.size() < 2 || out[1].name != "positive") throw invalid_argument("has no positive text");
@@ -206,22 +213,24 @@ class EmbeddingProcessor : public Preprocessor {
     if (!given.is_array()) return out->push_back({part, text_of(given, column)});
     for (const Json& text : given) out->push_back({part, text_of(text, column)});
   }
-  static void add_conversations(const Row& row, const char* column, const char* part, std::vector<Part>* out) {
+  static void add_conversations(const Row& row, const char* column, const char* part,
+                                std::vector<Part>* out) {
     if (!is_given(row, column)) return;
     const Json& given = row.at(column);
     if (!given.is_array() || given.empty())
-      throw invalid_argument(std::string("expected a list of conversations in '") + column + "', got " + got(given));
+      throw invalid_argument(std::string("expected a list of conversations in '") + column + "', got " +
+                             got(given));
     // One conversation, or a list of them.
     if (given[0].is_object()) return out->push_back({part, conversation_of(given, column)});
     for (const Json& messages : given) out->push_back({part, conversation_of(messages, column)});
   }
 };
 
-const auto kDpo = add_preprocessor<DpoProcessor>(
-    "DPOProcessor",
-    "Rows of preferences: a question with chosen and rejected answers, or a conversation with rejected_response "
-    "or rejected_messages.",
-    {});
+const auto kDpo = add_preprocessor<DpoProcessor>("DPOProcessor",
+                                                 "Rows of preferences: a question with chosen and rejected "
+                                                 "answers, or a conversation with rejected_response "
+                                                 "or rejected_messages.",
+                                                 {});
 const auto kEmoji = add_preprocessor<EmojiDpoProcessor>(
     "EmojiDPOProcessor", "Rows {prompt, answer_zh, answer_en}: the first answer is preferred.",
     {text_param("system", "You are a helpful assistant.", kSystemHelp),
@@ -229,8 +238,8 @@ const auto kEmoji = add_preprocessor<EmojiDpoProcessor>(
      text_param("rejected_key", "answer_en", "Column of the other answer."),
      text_param("prompt_key", "prompt", "Column of the question.")});
 const auto kKto = add_preprocessor<KtoProcessor>(
-    "KTOProcessor", "Rows of a conversation (or prompt and completion) with label or kto_tag: true where it is wanted.",
-    {});
+    "KTOProcessor",
+    "Rows of a conversation (or prompt and completion) with label or kto_tag: true where it is wanted.", {});
 const auto kEmbedding = add_preprocessor<EmbeddingProcessor>(
     "EmbeddingProcessor",
     "Rows {query, pos, neg}, {anchor, positive, negative}, {sentence1, sentence2}, or messages with "

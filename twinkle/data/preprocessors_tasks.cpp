@@ -22,10 +22,11 @@ class CompetitionMathGrpoProcessor : public Preprocessor {
  public:
   explicit CompetitionMathGrpoProcessor(const Options&) {}
   Trajectory operator()(const Row& row) const override {
-    Trajectory out = question_and_answer(row,
-                                         "You are a helpful math assistant. Respond with only the final answer in "
-                                         "the form \\boxed{...} and nothing else.",
-                                         text_column(row, "problem"), "");
+    Trajectory out =
+        question_and_answer(row,
+                            "You are a helpful math assistant. Respond with only the final answer in "
+                            "the form \\boxed{...} and nothing else.",
+                            text_column(row, "problem"), "");
     out.user_data.push_back(user_data_pair("solution", text_column(row, "solution")));
     return out;
   }
@@ -34,7 +35,8 @@ class CompetitionMathGrpoProcessor : public Preprocessor {
 // [1, 2, 3], or text that spells it ("1,2,3").
 Json numbers_of(const Row& row, const std::string& column) {
   const auto found = row.find(column);
-  if (found == row.end()) throw invalid_argument("has no column '" + column + "' (columns: " + columns_of(row) + ")");
+  if (found == row.end())
+    throw invalid_argument("has no column '" + column + "' (columns: " + columns_of(row) + ")");
   Json out = *found;
   if (out.is_string()) {
     std::string text = out.get<std::string>();
@@ -61,18 +63,21 @@ class CountdownProcessor : public Preprocessor {
       if (!try_parse_json(target.get_ref<const std::string&>(), parsed)) target = parsed;
     }
     if (!target.is_number())
-      throw invalid_argument(std::string("expected a number in '") + column + "', got " + got(row.at(column)));
+      throw invalid_argument(std::string("expected a number in '") + column + "', got " +
+                             got(row.at(column)));
     std::string list;
     for (const Json& number : nums) list += (list.empty() ? "[" : ", ") + number.dump();
     Trajectory out;
-    add_message(out.messages, "system",
-                "You are a helpful assistant. You first thinks about the reasoning process in the mind and then "
-                "provides the user with the answer.");
-    add_message(out.messages, "user",
-                "Using the numbers " + list + "], create an equation that equals " + target.dump() +
-                    ".\nYou can use basic arithmetic operations (+, -, *, /) and each number can only be used "
-                    "once.\nShow your work in <think> </think> tags. And return the final equation and answer in "
-                    "<answer> </answer> tags,\nfor example <answer> (1 + 2) / 3 * 4 = 4 </answer>.");
+    add_message(
+        out.messages, "system",
+        "You are a helpful assistant. You first thinks about the reasoning process in the mind and then "
+        "provides the user with the answer.");
+    add_message(
+        out.messages, "user",
+        "Using the numbers " + list + "], create an equation that equals " + target.dump() +
+            ".\nYou can use basic arithmetic operations (+, -, *, /) and each number can only be used "
+            "once.\nShow your work in <think> </think> tags. And return the final equation and answer in "
+            "<answer> </answer> tags,\nfor example <answer> (1 + 2) / 3 * 4 = 4 </answer>.");
     out.user_data.push_back(user_data_pair("target", target));
     out.user_data.push_back(user_data_pair("nums", nums));
     return out;
@@ -147,8 +152,10 @@ class OlympiadBenchProcessor : public Preprocessor {
       "你是一个专业的数学和物理解题助手。请仔细分析题目，逐步推理解答，并将最终答案用 \\boxed{} "
       "格式给出。如果有多个答案，请用逗号分隔。";
   static constexpr const char* kEnglish =
-      "You are a professional math and physics problem solver. Analyze the problem carefully, solve it step by "
-      "step, and provide your final answer in \\boxed{} format. If there are multiple answers, separate them with "
+      "You are a professional math and physics problem solver. Analyze the problem carefully, solve it step "
+      "by "
+      "step, and provide your final answer in \\boxed{} format. If there are multiple answers, separate them "
+      "with "
       "commas.";
 
   static std::string joined(const Row& row, const char* column, const char* separator) {
@@ -178,20 +185,23 @@ class OlympiadBenchProcessor : public Preprocessor {
   bool chinese_;
 };
 
-const auto kMath = add_preprocessor<CompetitionMathProcessor>("CompetitionMathProcessor",
-                                                              "Rows {problem, solution}: a question and its answer.",
-                                                              {});
+const auto kMath = add_preprocessor<CompetitionMathProcessor>(
+    "CompetitionMathProcessor", "Rows {problem, solution}: a question and its answer.", {});
 const auto kMathGrpo = add_preprocessor<CompetitionMathGrpoProcessor>(
-    "CompetitionMathGRPOProcessor", "Rows {problem, solution} as prompts; the solution is for the reward.", {});
+    "CompetitionMathGRPOProcessor", "Rows {problem, solution} as prompts; the solution is for the reward.",
+    {});
 const auto kCountdown = add_preprocessor<CountdownProcessor>(
     "CountdownProcessor", "Rows {nums, target or response}: prompts of the Countdown game.", {});
 const auto kGsm8k = add_preprocessor<Gsm8kProcessor>(
-    "GSM8KProcessor", "Rows {question, answer} whose answer ends in #### and a number, which is for the reward.",
-    {text_param("system",
-                "You are a helpful math assistant. Solve the problem step by step. Show your reasoning in <think> "
-                "</think> tags, then give the final numerical answer after ####.\nFor example:\n<think> ... reasoning "
-                "... </think>\n#### 42",
-                kSystemHelp),
+    "GSM8KProcessor",
+    "Rows {question, answer} whose answer ends in #### and a number, which is for the reward.",
+    {text_param(
+         "system",
+         "You are a helpful math assistant. Solve the problem step by step. Show your reasoning in <think> "
+         "</think> tags, then give the final numerical answer after ####.\nFor example:\n<think> ... "
+         "reasoning "
+         "... </think>\n#### 42",
+         kSystemHelp),
      {.name = "add_assistant",
       .type = ParamType::kBool,
       .default_value = false,

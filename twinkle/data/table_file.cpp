@@ -19,11 +19,13 @@ const ArrowPlugin& plugin() {
     const std::string path = folder + "/libtwinkle_arrow.so";
     if (!std::filesystem::exists(path)) {
       throw unavailable(
-          "[dataset] Parquet and Arrow files need the Arrow library, and this program was built without it; run "
+          "[dataset] Parquet and Arrow files need the Arrow library, and this program was built without it; "
+          "run "
           "scripts/setup and build again, or convert the file to .jsonl or .csv");
     }
     void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) throw unavailable(std::string("[dataset] cannot load the Arrow library: ") + dlerror());
+    if (handle == nullptr)
+      throw unavailable(std::string("[dataset] cannot load the Arrow library: ") + dlerror());
     const void* symbol = dlsym(handle, "twinkle_arrow_plugin");
     if (symbol == nullptr) throw unavailable("[dataset] '" + path + "' is not this program's Arrow library");
     return static_cast<const ArrowPlugin*>(symbol);
@@ -35,6 +37,8 @@ const ArrowPlugin& plugin() {
 
 std::shared_ptr<const TableFile> open_table_file(const std::string& path) { return plugin().open(path); }
 
-void write_parquet_file(const std::string& path, std::span<const Row> rows) { plugin().write_parquet(path, rows); }
+void write_parquet_file(const std::string& path, std::span<const Row> rows) {
+  plugin().write_parquet(path, rows);
+}
 
 }  // namespace twinkle

@@ -39,8 +39,8 @@ class Qwen35Template final : public GeneralTemplate {
 
  private:
   static TemplateOptions patched(const Tokenizer& tokenizer, TemplateOptions options) {
-    options.chat_template =
-        replaced(source_of(tokenizer, options), "{{- raise_exception('No user query found in messages.') }}", "");
+    options.chat_template = replaced(source_of(tokenizer, options),
+                                     "{{- raise_exception('No user query found in messages.') }}", "");
     return options;
   }
 };
@@ -180,16 +180,17 @@ class DeepseekV4Template final : public GeneralTemplate {
 
 template <class T>
 TemplateFactory factory() {
-  return [](std::shared_ptr<const Tokenizer> tokenizer, const TemplateOptions& options) -> std::unique_ptr<Template> {
+  return [](std::shared_ptr<const Tokenizer> tokenizer,
+            const TemplateOptions& options) -> std::unique_ptr<Template> {
     return std::make_unique<T>(std::move(tokenizer), options);
   };
 }
 
-const RegisterTemplate kQwen35{
-    {.name = "Qwen3_5Template",
-     .help = "Qwen3.5 and 3.6: the model's chat template with its faults around </think> and tool results mended.",
-     .params = template_params()},
-    factory<Qwen35Template>()};
+const RegisterTemplate kQwen35{{.name = "Qwen3_5Template",
+                                .help = "Qwen3.5 and 3.6: the model's chat template with its faults around "
+                                        "</think> and tool results mended.",
+                                .params = template_params()},
+                               factory<Qwen35Template>()};
 const RegisterTemplate kDeepseek{
     {.name = "DeepseekV4Template",
      .help = "DeepSeek-V4, which comes without a chat template: DSML tool calls, thinking, tasks, "

@@ -19,15 +19,16 @@ std::string in_batch(size_t index, std::string_view message) {
 std::vector<InputFeature> Template::truncate(InputFeature whole) const {
   const auto size = static_cast<int64_t>(whole.input_ids.size());
   if (size > options().max_length) {
-    throw invalid_argument("[template] the row has " + std::to_string(size) + " tokens, more than max_length " +
-                           std::to_string(options().max_length));
+    throw invalid_argument("[template] the row has " + std::to_string(size) +
+                           " tokens, more than max_length " + std::to_string(options().max_length));
   }
   std::vector<InputFeature> out;
   out.push_back(std::move(whole));
   return out;
 }
 
-std::vector<std::vector<InputFeature>> Template::batch_encode(std::span<const Trajectory> trajectories) const {
+std::vector<std::vector<InputFeature>> Template::batch_encode(
+    std::span<const Trajectory> trajectories) const {
   std::vector<std::vector<InputFeature>> out(trajectories.size());
   // The first bad one is reported, whatever the number of threads.
   std::mutex mutex;
@@ -67,7 +68,8 @@ std::string Template::check(const Trajectory& trajectory) const {
 std::vector<std::string> Template::batch_check(std::span<const Trajectory> trajectories) const {
   std::vector<std::string> out(trajectories.size());
   parallel_for(static_cast<int64_t>(trajectories.size()), 8, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) out[i] = check(trajectories[i]);
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      out[i] = check(trajectories[i]);
   });
   return out;
 }

@@ -173,14 +173,16 @@ void write_plugin_parquet(const std::string& path, std::span<const Row> rows) {
   }
   const auto table = arrow::Table::Make(arrow::schema(fields), columns, static_cast<int64_t>(rows.size()));
   auto out = value_of(arrow::io::BufferOutputStream::Create(), path);
-  const auto properties = parquet::WriterProperties::Builder().compression(parquet::Compression::ZSTD)->build();
+  const auto properties =
+      parquet::WriterProperties::Builder().compression(parquet::Compression::ZSTD)->build();
   try {
     check(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out, 1 << 16, properties), path);
   } catch (const parquet::ParquetException& e) {
     throw invalid_argument("[dataset] cannot save '" + path + "': " + e.what());
   }
   const auto buffer = value_of(out->Finish(), path);
-  write_file_atomic(path, {reinterpret_cast<const char*>(buffer->data()), static_cast<size_t>(buffer->size())});
+  write_file_atomic(path,
+                    {reinterpret_cast<const char*>(buffer->data()), static_cast<size_t>(buffer->size())});
 }
 
 }  // namespace

@@ -11,8 +11,11 @@ bool is_utf8(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   for (size_t at = 0; at < text.size();) {
     const unsigned lead = byte(at);
-    size_t length = lead < 0x80u ? 1 : lead >= 0xC2u && lead <= 0xDFu ? 2 : lead >= 0xE0u && lead <= 0xEFu ? 3
-                                   : lead >= 0xF0u && lead <= 0xF4u ? 4 : 0;
+    size_t length = lead < 0x80u                     ? 1
+                    : lead >= 0xC2u && lead <= 0xDFu ? 2
+                    : lead >= 0xE0u && lead <= 0xEFu ? 3
+                    : lead >= 0xF0u && lead <= 0xF4u ? 4
+                                                     : 0;
     if (length == 0) return false;
     for (size_t i = 1; i < length; ++i) {
       if ((byte(at + i) & 0xC0u) != 0x80u) return false;
@@ -74,7 +77,7 @@ Json map(const arrow::MapArray& maps, int64_t index) {
 struct Shape {
   enum class Kind { kNull, kBool, kInt, kFloat, kText, kList, kObject };
   Kind kind = Kind::kNull;
-  std::unique_ptr<Shape> item;                                        // of a list
+  std::unique_ptr<Shape> item;                                         // of a list
   std::vector<std::pair<std::string, std::unique_ptr<Shape>>> fields;  // of an object
 };
 
@@ -105,7 +108,8 @@ void widen(Shape* shape, const Json& value) {
   }
   if (kind == Kind::kObject) {
     for (const auto& [key, entry] : value.items()) {
-      auto found = std::find_if(shape->fields.begin(), shape->fields.end(), [&](auto& f) { return f.first == key; });
+      auto found =
+          std::find_if(shape->fields.begin(), shape->fields.end(), [&](auto& f) { return f.first == key; });
       if (found == shape->fields.end()) {
         shape->fields.emplace_back(key, std::make_unique<Shape>());
         found = shape->fields.end() - 1;
@@ -117,13 +121,20 @@ void widen(Shape* shape, const Json& value) {
 
 std::shared_ptr<arrow::DataType> type_of(const Shape& shape) {
   switch (shape.kind) {
-    case Shape::Kind::kNull: return arrow::null();
-    case Shape::Kind::kBool: return arrow::boolean();
-    case Shape::Kind::kInt: return arrow::int64();
-    case Shape::Kind::kFloat: return arrow::float64();
-    case Shape::Kind::kText: return arrow::utf8();
-    case Shape::Kind::kList: return arrow::list(type_of(*shape.item));
-    case Shape::Kind::kObject: break;
+    case Shape::Kind::kNull:
+      return arrow::null();
+    case Shape::Kind::kBool:
+      return arrow::boolean();
+    case Shape::Kind::kInt:
+      return arrow::int64();
+    case Shape::Kind::kFloat:
+      return arrow::float64();
+    case Shape::Kind::kText:
+      return arrow::utf8();
+    case Shape::Kind::kList:
+      return arrow::list(type_of(*shape.item));
+    case Shape::Kind::kObject:
+      break;
   }
   arrow::FieldVector fields;
   for (const auto& [name, inner] : shape.fields) fields.push_back(arrow::field(name, type_of(*inner)));
@@ -137,9 +148,12 @@ void must(const arrow::Status& status) {
 void append(arrow::ArrayBuilder* builder, const Json& value) {
   if (value.is_null()) return must(builder->AppendNull());
   switch (builder->type()->id()) {
-    case arrow::Type::BOOL: return must(static_cast<arrow::BooleanBuilder*>(builder)->Append(value.get<bool>()));
-    case arrow::Type::INT64: return must(static_cast<arrow::Int64Builder*>(builder)->Append(value.get<int64_t>()));
-    case arrow::Type::DOUBLE: return must(static_cast<arrow::DoubleBuilder*>(builder)->Append(value.get<double>()));
+    case arrow::Type::BOOL:
+      return must(static_cast<arrow::BooleanBuilder*>(builder)->Append(value.get<bool>()));
+    case arrow::Type::INT64:
+      return must(static_cast<arrow::Int64Builder*>(builder)->Append(value.get<int64_t>()));
+    case arrow::Type::DOUBLE:
+      return must(static_cast<arrow::DoubleBuilder*>(builder)->Append(value.get<double>()));
     case arrow::Type::STRING:
       return must(static_cast<arrow::StringBuilder*>(builder)->Append(value.get_ref<const std::string&>()));
     case arrow::Type::LIST: {
@@ -148,7 +162,8 @@ void append(arrow::ArrayBuilder* builder, const Json& value) {
       for (const Json& entry : value) append(lists->value_builder(), entry);
       return;
     }
-    default: break;
+    default:
+      break;
   }
   auto* objects = static_cast<arrow::StructBuilder*>(builder);
   must(objects->Append());
@@ -164,30 +179,52 @@ Json json_of(const arrow::Array& array, int64_t index) {
   using arrow::Type;
   if (array.IsNull(index)) return nullptr;
   switch (array.type_id()) {
-    case Type::NA: return nullptr;
-    case Type::BOOL: return static_cast<const arrow::BooleanArray&>(array).Value(index);
-    case Type::INT8: return number<arrow::Int8Array>(array, index);
-    case Type::INT16: return number<arrow::Int16Array>(array, index);
-    case Type::INT32: return number<arrow::Int32Array>(array, index);
-    case Type::INT64: return number<arrow::Int64Array>(array, index);
-    case Type::UINT8: return number<arrow::UInt8Array>(array, index);
-    case Type::UINT16: return number<arrow::UInt16Array>(array, index);
-    case Type::UINT32: return number<arrow::UInt32Array>(array, index);
-    case Type::UINT64: return number<arrow::UInt64Array>(array, index);
-    case Type::FLOAT: return static_cast<double>(static_cast<const arrow::FloatArray&>(array).Value(index));
-    case Type::DOUBLE: return number<arrow::DoubleArray>(array, index);
-    case Type::STRING: return text_of(static_cast<const arrow::StringArray&>(array).GetView(index));
-    case Type::LARGE_STRING: return text_of(static_cast<const arrow::LargeStringArray&>(array).GetView(index));
-    case Type::STRING_VIEW: return text_of(static_cast<const arrow::StringViewArray&>(array).GetView(index));
-    case Type::BINARY: return text_of(static_cast<const arrow::BinaryArray&>(array).GetView(index));
-    case Type::LARGE_BINARY: return text_of(static_cast<const arrow::LargeBinaryArray&>(array).GetView(index));
-    case Type::BINARY_VIEW: return text_of(static_cast<const arrow::BinaryViewArray&>(array).GetView(index));
+    case Type::NA:
+      return nullptr;
+    case Type::BOOL:
+      return static_cast<const arrow::BooleanArray&>(array).Value(index);
+    case Type::INT8:
+      return number<arrow::Int8Array>(array, index);
+    case Type::INT16:
+      return number<arrow::Int16Array>(array, index);
+    case Type::INT32:
+      return number<arrow::Int32Array>(array, index);
+    case Type::INT64:
+      return number<arrow::Int64Array>(array, index);
+    case Type::UINT8:
+      return number<arrow::UInt8Array>(array, index);
+    case Type::UINT16:
+      return number<arrow::UInt16Array>(array, index);
+    case Type::UINT32:
+      return number<arrow::UInt32Array>(array, index);
+    case Type::UINT64:
+      return number<arrow::UInt64Array>(array, index);
+    case Type::FLOAT:
+      return static_cast<double>(static_cast<const arrow::FloatArray&>(array).Value(index));
+    case Type::DOUBLE:
+      return number<arrow::DoubleArray>(array, index);
+    case Type::STRING:
+      return text_of(static_cast<const arrow::StringArray&>(array).GetView(index));
+    case Type::LARGE_STRING:
+      return text_of(static_cast<const arrow::LargeStringArray&>(array).GetView(index));
+    case Type::STRING_VIEW:
+      return text_of(static_cast<const arrow::StringViewArray&>(array).GetView(index));
+    case Type::BINARY:
+      return text_of(static_cast<const arrow::BinaryArray&>(array).GetView(index));
+    case Type::LARGE_BINARY:
+      return text_of(static_cast<const arrow::LargeBinaryArray&>(array).GetView(index));
+    case Type::BINARY_VIEW:
+      return text_of(static_cast<const arrow::BinaryViewArray&>(array).GetView(index));
     case Type::FIXED_SIZE_BINARY:
       return text_of(static_cast<const arrow::FixedSizeBinaryArray&>(array).GetView(index));
-    case Type::LIST: return list<arrow::ListArray>(array, index);
-    case Type::LARGE_LIST: return list<arrow::LargeListArray>(array, index);
-    case Type::FIXED_SIZE_LIST: return list<arrow::FixedSizeListArray>(array, index);
-    case Type::MAP: return map(static_cast<const arrow::MapArray&>(array), index);
+    case Type::LIST:
+      return list<arrow::ListArray>(array, index);
+    case Type::LARGE_LIST:
+      return list<arrow::LargeListArray>(array, index);
+    case Type::FIXED_SIZE_LIST:
+      return list<arrow::FixedSizeListArray>(array, index);
+    case Type::MAP:
+      return map(static_cast<const arrow::MapArray&>(array), index);
     case Type::STRUCT: {
       const auto& objects = static_cast<const arrow::StructArray&>(array);
       Json out = Json::object();
@@ -199,8 +236,10 @@ Json json_of(const arrow::Array& array, int64_t index) {
       const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
       return json_of(*coded.dictionary(), coded.GetValueIndex(index));
     }
-    case Type::EXTENSION: return json_of(*static_cast<const arrow::ExtensionArray&>(array).storage(), index);
-    default: break;
+    case Type::EXTENSION:
+      return json_of(*static_cast<const arrow::ExtensionArray&>(array).storage(), index);
+    default:
+      break;
   }
   // Dates, times, decimals, intervals: as Arrow writes them.
   const auto scalar = array.GetScalar(index);
