@@ -12,6 +12,7 @@ constexpr auto kInt = ParamType::kInt;
 constexpr auto kFloat = ParamType::kFloat;
 constexpr auto kString = ParamType::kString;
 constexpr auto kStrings = ParamType::kStringList;
+constexpr auto kInts = ParamType::kIntList;
 constexpr auto kJson = ParamType::kJson;
 
 // Positions of a pass are 32-bit numbers; products of two such counts stay far from overflow.
@@ -100,10 +101,7 @@ ArgGroup lora_args() {
 ArgGroup dataset_args() {
   ArgGroup group{"DatasetArgs", "Data", {}};
   group.args = {
-      option("dataset_id", kString, nullptr,
-             "File (.jsonl, .json, .csv, .tsv, .txt, also .gz or .zst; .parquet, .arrow), a folder of them, "
-             "or a "
-             "pattern (\"part-*.csv\").",
+      option("dataset_id", kString, nullptr, "File (.jsonl, .json, .txt) or a folder of them.",
              {.aliases = {"dataset"}, .value = "PATH"}),
       option("data_slice", kString, nullptr, "Rows to use: start:stop, start:stop:step or a list.",
              {.value = "SLICE"}),
@@ -112,11 +110,6 @@ ArgGroup dataset_args() {
           "How rows become conversations (default: guessed from the columns); see twinkle list preprocessor.",
           {.aliases = {"preprocessor_cls"}, .value = "NAME"}),
       option("preprocessor_options", kJson, nullptr, "Parameters of the preprocessor, as a JSON object."),
-      option("column_mapping", kJson, nullptr,
-             "New names of columns: {\"in the file\": \"as the preprocessor calls it\"}."),
-      option("csv_columns", kStrings, nullptr,
-             "Names of the columns of .csv and .tsv files whose first record is no header.",
-             {.value = "NAMES"}),
       option("model_name", kString, nullptr,
              "What the model learns to call itself (SelfCognitionProcessor)."),
       option("model_author", kString, nullptr,
@@ -127,15 +120,6 @@ ArgGroup dataset_args() {
              {.choices = {"file", "paragraph", "line"}}),
       option("eval_dataset_id", kString, nullptr, "Rows to evaluate on, read like the others.",
              {.value = "PATH"}),
-      option("packing", kString, "none",
-             "Pack rows into bins of --max-length tokens, of which --batch-size make a batch: the fullest "
-             "bins, rows "
-             "in order, or rows in order and cut where a bin is full.",
-             {.choices = {"none", "best_fit", "in_order", "wrapped"}}),
-      option(
-          "encoded_cache", kString, nullptr,
-          "Folder where encoded rows are kept for the next run with the same rows, template and tokenizer.",
-          {.value = "PATH"}),
       refused_arg("subset_name", kString, "default",
                   "local files have no subsets; give the path of the file"),
       refused_arg("split", kString, "train", "local files have no splits; give the path of the file"),
@@ -149,9 +133,10 @@ ArgGroup dataset_args() {
 ArgGroup template_args() {
   ArgGroup group{"TemplateArgs", "Template", {}};
   group.args = {
-      option("template_cls", kString, "",
-             "Template (default: what the model's config asks for); see twinkle list template.",
-             {.aliases = {"template"}, .value = "NAME"}),
+      option(
+          "template_cls", kString, "",
+          "Template (default: the general one, with the model's chat template); see twinkle list template.",
+          {.aliases = {"template"}, .value = "NAME"}),
       option("chat_template", kString, nullptr, "File with a Jinja chat template, instead of the model's.",
              {.value = "PATH"}),
       option("max_length", kInt, 8192, "Longest row in tokens.", {.min = 2, .max = kMostTokens}),
@@ -162,12 +147,6 @@ ArgGroup template_args() {
       option("enable_thinking", kBool, true,
              "What the chat template is told: whether the model may think first."),
       option("default_system", kString, nullptr, "System message for conversations that have none."),
-      option("chat_template_kwargs", kJson, nullptr,
-             "Further variables of the chat template, as a JSON object (reasoning_effort ...)."),
-      option(
-          "loss_scale", kString, "default",
-          "How tokens count in the loss: default, all, last_round, react ...; see twinkle list loss_scale.",
-          {.value = "NAME"}),
   };
   return group;
 }
@@ -271,7 +250,8 @@ ArgGroup loss_args() {
 ArgGroup sampling_args() {
   ArgGroup group{"SamplingArgs", "Sampling", {}};
   group.args = {
-      option("max_tokens", kInt, 512, "Most tokens of an answer.", {.min = 0, .aliases = {"max_new_tokens"}}),
+      option("max_tokens", kInt, 512, "Most tokens of an answer; 0 only scores the prompt.",
+             {.min = 0, .aliases = {"max_new_tokens"}}),
       option("temperature", kFloat, 1.0, "0 takes the likeliest token each time (greedy).", {.min = 0}),
       option("top_k", kInt, -1, "Draw among the k likeliest tokens; -1: all.", {.min = -1}),
       option("top_p", kFloat, 1.0, "Draw among the fewest tokens whose probability reaches p.",
@@ -280,11 +260,24 @@ ArgGroup sampling_args() {
              {.min = 0, .max = 1}),
       option("repetition_penalty", kFloat, 1.0, "Above 1 discourages tokens that were there already.",
              {.min = 0, .exclusive_min = true}),
+      option("frequency_penalty", kFloat, 0.0,
+             "Subtracted from a token's logit for each time it is in the answer.", {.min = -2, .max = 2}),
+      option("presence_penalty", kFloat, 0.0,
+             "Subtracted once from the logit of a token that is in the answer.", {.min = -2, .max = 2}),
       option("num_samples", kInt, 1, "Answers to each prompt.", {.min = 1, .max = kMostSamples}),
       option("seed", kInt, 0, "The same seed gives the same answer.", {.min = 0}),
       option("stop", kStrings, Json::array(), "Strings that end an answer."),
+      option("stop_token_ids", kInts, Json::array(), "Tokens that end an answer."),
       option("ignore_eos", kBool, false, "Go on past the token that ends a turn."),
-      refused_arg("logprobs", kInt, nullptr, "use twinkle score"),
+      option("min_tokens", kInt, 0, "Before these many tokens nothing ends an answer.", {.min = 0}),
+      option("logit_bias", kJson, nullptr, "Added to logits, by token id: {\"42\": -5}."),
+      option("allowed_token_ids", kInts, Json::array(), "Draw these tokens only."),
+      option("forbidden_token_ids", kInts, Json::array(), "Never draw these tokens."),
+      option("logprobs", kInt, 0, "With --json: so many of the likeliest tokens at each place of an answer.",
+             {.min = 0, .max = 1024}),
+      option("prompt_logprobs", kInt, nullptr,
+             "With --json: score the prompt too, with so many of the likeliest tokens at each place.",
+             {.min = 0, .max = 1024}),
   };
   return group;
 }

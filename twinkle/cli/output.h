@@ -25,5 +25,7 @@ inline constexpr std::string_view kGreen = "\x1b[32m", kDim = "\x1b[2m", kBold =
 std::string with_commas(int64_t number);
 /// Rows of "name  value", aligned.
 std::string table_text(const std::vector<std::pair<std::string, std::string>>& rows, int indent = 0);
+/// Texts side by side under their titles, each wrapped in its share of `width` characters.
+std::string columns_text(const std::vector<std::pair<std::string, std::string>>& columns, int width = 100);
 
 }  // namespace twinkle::cli

@@ -364,7 +364,13 @@ class Reader {
         }
         value = cast_text(arg->param, input_.argv[++i], where);
       }
-      given.insert_or_assign(arg->param.name, std::pair{checked(*arg, value, where), where});
+      Json now = checked(*arg, value, where);
+      if (const auto before = given.find(arg->param.name); arg->repeats && before != given.end()) {
+        Json both = before->second.first;
+        for (auto& item : now) both.push_back(std::move(item));
+        now = std::move(both);
+      }
+      given.insert_or_assign(arg->param.name, std::pair{std::move(now), where});
     }
     for (size_t i = 0; i < bare.size(); ++i) {
       if (i >= input_.positionals.size()) {

@@ -3,9 +3,9 @@
 // thread-safe.
 //
 // Names are typed with dashes or underscores in any case: --lora-r 8, --lora_r=8. A bare --flag is true and
-// --no-flag false. A later mention of an option on the command line wins. `--` ends the options. YAML may
-// nest: the names of the levels are joined with '_', and a group's name may stand before its options (lora:
-// {r: 8}, training: {seed: 1}).
+// --no-flag false. A later mention of an option on the command line wins (lists that repeat add up). `--`
+// ends the options. YAML may nest: the names of the levels are joined with '_', and a group's name may stand
+// before its options (lora: {r: 8}, training: {seed: 1}).
 #pragma once
 
 #include <map>
@@ -23,6 +23,7 @@ struct ArgSpec {
   ParamSpec param;
   std::vector<std::string> aliases;  // other names, snake_case
   std::string value_name;            // shown in help: "PATH"; "" picks one by type
+  bool repeats = false;              // a list: mentions on the command line add up
   /// Options of upstream that mean nothing here. `accepted`: values that change nothing and are let pass (the
   /// default is always one); every other value is refused with `refusal`. Not shown in help.
   bool no_effect = false;

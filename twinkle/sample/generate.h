@@ -1,40 +1,20 @@
-// Generates continuations of prompts with cached keys and values, all prompts in one batch. A sequence's
-// tokens depend on its own prompt, parameters and seed only.
+// Runs requests to their end in the caller's thread.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "twinkle/lora/adapter.h"
-#include "twinkle/sample/pick.h"
-#include "twinkle/text/tokenizer.h"
+#include "twinkle/sample/engine.h"
 
 namespace twinkle {
 
-struct GenerateRequest {
-  std::vector<int32_t> prompt;
-  SamplingParams params;
-  uint64_t stream = 0;  // which random stream under the seed (sample n of a prompt)
-};
+/// Called with each new piece of text of a request's answer; return false to end that request.
+using OnText = std::function<bool(size_t request, size_t answer, const std::string& piece)>;
 
-struct Generated {
-  std::vector<int32_t> tokens;  // a stop token is included, last
-  // Of the distribution each token was drawn from; without temperature, penalties and cut-offs (and greedily)
-  // the bits of score_sequences.
-  std::vector<double> logprobs;
-  std::string text;         // decoded, without special tokens, cut before a stop string
-  std::string stop_reason;  // "stop" | "length"
-};
-
-/// Called with each new piece of text of request `index`; return false to end that request.
-using OnText = std::function<bool(size_t index, const std::string& piece)>;
-
-/// `end_ids` end a sequence unless ignore_eos. Prompts that leave no room in the model's context are
-/// invalid_argument naming the request.
-std::vector<Generated> generate(CausalLM& model, Adapter* adapter,
-                                const std::shared_ptr<const Tokenizer>& tokenizer,
-                                const std::vector<GenerateRequest>& requests,
-                                const std::vector<int32_t>& end_ids, const OnText& on_text = nullptr);
+/// One result a request, in order. The engine must have been made without a thread of its own. Errors name
+/// the request when there are several; then nothing of the others is given.
+std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleRequest> requests,
+                                   const OnText& on_text = nullptr);
 
 }  // namespace twinkle

@@ -1,13 +1,47 @@
 #include "twinkle/sample/sampling_params.h"
 
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "twinkle/core/error.h"
+
 namespace twinkle {
+namespace {
+
+constexpr int64_t kMostAlternatives = 1024;
+
+std::vector<int32_t> ids_from(const Json& list) {
+  std::vector<int32_t> out;
+  for (const auto& id : list) out.push_back(static_cast<int32_t>(id.get<int64_t>()));
+  return out;
+}
+
+std::map<int32_t, double> bias_from(const Json& given) {
+  std::map<int32_t, double> out;
+  if (given.is_null()) return out;
+  const auto refuse = [&](const std::string& got) {
+    return invalid_argument("[sample] 'logit_bias': expected an object such as {\"42\": -5}, got " + got);
+  };
+  if (!given.is_object()) throw refuse(given.dump());
+  for (const auto& [key, value] : given.items()) {
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) throw refuse("the token id '" + key + "'");
+    if (!value.is_number()) throw refuse(value.dump() + " for token " + key);
+    out[id] = value.get<double>();
+  }
+  return out;
+}
+
+}  // namespace
 
 const std::vector<ParamSpec>& sampling_param_specs() {
   static const std::vector<ParamSpec> specs = {
       {.name = "max_tokens",
        .type = ParamType::kInt,
        .default_value = 512,
-       .help = "most tokens to generate",
+       .help = "most tokens to generate; 0 only scores the prompt",
        .min = 0},
       {.name = "temperature",
        .type = ParamType::kFloat,
@@ -38,6 +72,24 @@ const std::vector<ParamSpec>& sampling_param_specs() {
        .help = "above 1 discourages tokens already there",
        .min = 0,
        .exclusive_min = true},
+      {.name = "frequency_penalty",
+       .type = ParamType::kFloat,
+       .default_value = 0.0,
+       .help = "subtracted from a token's logit for each time it is in the answer",
+       .min = -2,
+       .max = 2},
+      {.name = "presence_penalty",
+       .type = ParamType::kFloat,
+       .default_value = 0.0,
+       .help = "subtracted once from the logit of a token that is in the answer",
+       .min = -2,
+       .max = 2},
+      {.name = "num_samples",
+       .type = ParamType::kInt,
+       .default_value = 1,
+       .help = "answers to each prompt",
+       .min = 1,
+       .max = 1024},
       {.name = "seed",
        .type = ParamType::kInt,
        .default_value = 0,
@@ -47,10 +99,43 @@ const std::vector<ParamSpec>& sampling_param_specs() {
        .type = ParamType::kStringList,
        .default_value = Json::array(),
        .help = "strings that end the answer"},
+      {.name = "stop_token_ids",
+       .type = ParamType::kIntList,
+       .default_value = Json::array(),
+       .help = "tokens that end the answer"},
       {.name = "ignore_eos",
        .type = ParamType::kBool,
        .default_value = false,
-       .help = "go on past the end-of-sequence token"}};
+       .help = "go on past the end-of-sequence token"},
+      {.name = "min_tokens",
+       .type = ParamType::kInt,
+       .default_value = 0,
+       .help = "before these many tokens nothing ends the answer",
+       .min = 0},
+      {.name = "logit_bias",
+       .type = ParamType::kJson,
+       .default_value = nullptr,
+       .help = "added to logits, by token id: {\"42\": -5}"},
+      {.name = "allowed_token_ids",
+       .type = ParamType::kIntList,
+       .default_value = Json::array(),
+       .help = "only these tokens are drawn"},
+      {.name = "forbidden_token_ids",
+       .type = ParamType::kIntList,
+       .default_value = Json::array(),
+       .help = "these tokens are never drawn"},
+      {.name = "logprobs",
+       .type = ParamType::kInt,
+       .default_value = 0,
+       .help = "likeliest alternatives to give with each token",
+       .min = 0,
+       .max = kMostAlternatives},
+      {.name = "prompt_logprobs",
+       .type = ParamType::kInt,
+       .default_value = nullptr,
+       .help = "score the prompt, with so many of the likeliest alternatives at each place",
+       .min = 0,
+       .max = kMostAlternatives}};
   return specs;
 }
 
@@ -62,10 +147,66 @@ SamplingParams sampling_params_from(const Options& options) {
   p.top_p = options.get_float("top_p");
   p.min_p = options.get_float("min_p");
   p.repetition_penalty = options.get_float("repetition_penalty");
-  p.seed = static_cast<uint64_t>(options.get_int("seed"));
+  p.frequency_penalty = options.get_float("frequency_penalty");
+  p.presence_penalty = options.get_float("presence_penalty");
+  p.num_samples = options.get_int("num_samples");
+  if (options.has("seed")) p.seed = static_cast<uint64_t>(options.get_int("seed"));
   for (const auto& text : options.get("stop")) p.stop.push_back(text.get<std::string>());
+  p.stop_token_ids = ids_from(options.get("stop_token_ids"));
   p.ignore_eos = options.get_bool("ignore_eos");
+  p.min_tokens = options.get_int("min_tokens");
+  p.logit_bias = bias_from(options.get("logit_bias"));
+  p.allowed_token_ids = ids_from(options.get("allowed_token_ids"));
+  p.forbidden_token_ids = ids_from(options.get("forbidden_token_ids"));
+  p.logprobs = options.get_int("logprobs");
+  p.prompt_logprobs = options.has("prompt_logprobs");
+  if (p.prompt_logprobs) p.topk_prompt_logprobs = options.get_int("prompt_logprobs");
   return p;
+}
+
+void check_sampling_params(const SamplingParams& p, int64_t vocab_size, const std::string& where) {
+  const auto refuse = [&](const std::string& field, const std::string& needed, const std::string& got) {
+    return invalid_argument(where + "'" + field + "' must be " + needed + ", got " + got);
+  };
+  const auto number = [&](const char* field, double value, double low, double high, bool low_is_out,
+                          const char* needed) {
+    if (!(value >= low && value <= high) || (low_is_out && value == low))
+      throw refuse(field, needed, Json(value).dump());
+  };
+  constexpr double kMost = 1.7976931348623157e308;
+  number("temperature", p.temperature, 0, kMost, false, "a number from 0");
+  number("top_p", p.top_p, 0, 1, true, "above 0 and at most 1");
+  number("min_p", p.min_p, 0, 1, false, "from 0 to 1");
+  number("repetition_penalty", p.repetition_penalty, 0, kMost, true, "above 0");
+  number("frequency_penalty", p.frequency_penalty, -2, 2, false, "from -2 to 2");
+  number("presence_penalty", p.presence_penalty, -2, 2, false, "from -2 to 2");
+  const auto integer = [&](const char* field, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high) {
+      throw refuse(field, "from " + std::to_string(low) + " to " + std::to_string(high),
+                   std::to_string(value));
+    }
+  };
+  constexpr int64_t kManyTokens = int64_t{1} << 31;
+  integer("max_tokens", p.max_tokens, 0, std::numeric_limits<int64_t>::max());
+  integer("min_tokens", p.min_tokens, 0, p.max_tokens);
+  integer("top_k", p.top_k, -1, kManyTokens);
+  integer("num_samples", p.num_samples, 1, 1024);
+  integer("logprobs", p.logprobs, 0, std::min(kMostAlternatives, vocab_size));
+  integer("topk_prompt_logprobs", p.topk_prompt_logprobs, 0, std::min(kMostAlternatives, vocab_size));
+  for (const auto& stop : p.stop) {
+    if (stop.empty()) throw invalid_argument(where + "'stop' has an empty string");
+  }
+  const auto in_vocabulary = [&](const char* field, int32_t id) {
+    if (id < 0 || id >= vocab_size)
+      throw refuse(field, "of tokens below " + std::to_string(vocab_size), std::to_string(id));
+  };
+  for (const int32_t id : p.stop_token_ids) in_vocabulary("stop_token_ids", id);
+  for (const int32_t id : p.allowed_token_ids) in_vocabulary("allowed_token_ids", id);
+  for (const int32_t id : p.forbidden_token_ids) in_vocabulary("forbidden_token_ids", id);
+  for (const auto& [id, bias] : p.logit_bias) {
+    in_vocabulary("logit_bias", id);
+    if (!std::isfinite(bias)) throw refuse("logit_bias", "of finite numbers", Json(bias).dump());
+  }
 }
 
 }  // namespace twinkle

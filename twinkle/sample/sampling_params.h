@@ -1,7 +1,13 @@
-// How tokens are drawn; names and defaults as upstream's SamplingParams.
+// How tokens are drawn; names and defaults as upstream's SamplingParams, with what vLLM and OpenAI add.
+//
+// The order: logit_bias is added; forbidden tokens (and, before min_tokens, those that end an answer) get
+// probability 0; then the penalties, repetition before frequency and presence; then the temperature; then
+// top_k, min_p and top_p, each on what the one before left.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,22 +16,37 @@
 namespace twinkle {
 
 struct SamplingParams {
-  int64_t max_tokens = 512;
+  int64_t max_tokens = 512;  // 0: nothing is drawn (scoring a prompt)
   double temperature = 1.0;  // 0: greedy (lowest id among equals)
-  int64_t top_k = -1;        // -1: all
-  double top_p = 1.0;        // smallest set whose probability reaches top_p
+  int64_t top_k = -1;        // -1 or 0: all
+  double top_p = 1.0;        // smallest set whose probability reaches top_p, likeliest first, ties by id
   double min_p = 0.0;        // drop tokens below min_p times the largest probability
   double repetition_penalty =
-      1.0;  // over prompt and answer, as in CTRL (Keskar et al. 2019) and transformers
-  uint64_t seed = 0;
-  std::vector<std::string> stop;  // strings that end the answer (not part of the text)
+      1.0;                        // over prompt and answer, as in CTRL (Keskar et al. 2019) and transformers
+  std::optional<uint64_t> seed;   // unset: the engine gives each request its own
+  std::vector<std::string> stop;  // strings that end the answer; not part of the text, but their tokens are
+                                  // part of the tokens. One that is a special token ends it as that token.
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
+  double frequency_penalty = 0.0;  // times the count of the token in the answer, subtracted from its logit
+  double presence_penalty = 0.0;   // subtracted once the token is in the answer
+  int64_t min_tokens = 0;          // before these many nothing ends the answer
+  int64_t num_samples = 1;         // answers; answer i draws from a random stream of its own
+  std::map<int32_t, double> logit_bias;
+  std::vector<int32_t> allowed_token_ids;  // when not empty, all others are forbidden
+  std::vector<int32_t> forbidden_token_ids;
+  int64_t logprobs = 0;              // likeliest alternatives to give with each token of the answer
+  bool prompt_logprobs = false;      // score the prompt too
+  int64_t topk_prompt_logprobs = 0;  // likeliest alternatives at each place of the prompt
 };
 
 /// The parameters as options, with ranges and help; what `twinkle sample` is given is checked against them.
 const std::vector<ParamSpec>& sampling_param_specs();
-/// From checked options (see sampling_param_specs).
+/// From checked options (see sampling_param_specs). invalid_argument for a logit_bias that is not an object
+/// of numbers by token id.
 SamplingParams sampling_params_from(const Options& options);
+/// Ranges, and token ids against the vocabulary: invalid_argument beginning with `where` and naming the
+/// field.
+void check_sampling_params(const SamplingParams& params, int64_t vocab_size, const std::string& where);
 
 }  // namespace twinkle

@@ -43,13 +43,17 @@ std::vector<ArgGroup> sample_groups() {
       arg("system", ParamType::kString, nullptr, "System message."),
       arg("messages", ParamType::kJson, nullptr, "A whole conversation as JSON, instead of --prompt."),
       path_arg("input", "JSONL file of rows with 'prompt' or 'messages'; one answer a row."),
-      arg("stream", ParamType::kBool, true, "Print text as it is made.")};
-  return {input,
-          model_to_use(),
-          sampling_args(),
-          template_to_use(),
-          machine_args().remove("max_tokens_per_pass"),
-          program_args()};
+      arg("stream", ParamType::kBool, true, "Print text as it is made."),
+      arg("compare", ParamType::kBool, false, "Answers of the base and of every --adapter side by side.")};
+  ArgGroup model = model_to_use();
+  for (auto& spec : model.args) {
+    if (spec.param.name != "adapter") continue;
+    spec.param.type = ParamType::kStringList;
+    spec.param.default_value = Json::array();
+    spec.param.help = "LoRA adapter folder (PEFT) or checkpoint to apply; several with --compare.";
+    spec.repeats = true;
+  }
+  return {input, model, sampling_args(), template_to_use(), machine_args(), program_args()};
 }
 
 void check_sample(const ParsedArgs& args) {
@@ -60,6 +64,10 @@ void check_sample(const ParsedArgs& args) {
   if (args.has("system") && !args.has("prompt"))
     throw invalid_argument("[" + args.source("system") +
                            "] 'system': goes with --prompt; see --default-system");
+  if (args.get("adapter").size() > 1 && !args.get_bool("compare")) {
+    throw invalid_argument("[" + args.source("adapter") +
+                           "] 'adapter': several answer side by side with --compare, one without");
+  }
 }
 
 const AddCommand sample({
@@ -68,7 +76,9 @@ const AddCommand sample({
     .description = "Generates an answer with the model's chat template and streams it. "
                    "--no-use-chat-template continues plain text.\n\n"
                    "Example: twinkle sample --model-id SmolLM2.gguf --adapter output/checkpoint-50 --prompt "
-                   "\"Who are you?\" --temperature 0",
+                   "\"Who are you?\" --temperature 0\n"
+                   "Side by side: twinkle sample --model-id SmolLM2.gguf --adapter A --adapter B --compare "
+                   "--prompt \"Who are you?\"",
     .groups = sample_groups,
     .check = check_sample,
     .order = 30,

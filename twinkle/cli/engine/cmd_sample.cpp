@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <iostream>
+#include <span>
 
 #include "twinkle/cli/command.h"
 #include "twinkle/cli/engine/engine_options.h"
@@ -14,7 +15,7 @@
 namespace twinkle::cli {
 namespace {
 
-constexpr size_t kRowsTogether = 16;  // rows of --input generated in one batch
+constexpr size_t kRowsTogether = 64;  // rows of --input that are answered together
 
 Json user_message(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
 
@@ -33,7 +34,19 @@ class Sampler {
     model_ = load_model(args, device);
     // What the model's config calls an end counts beside what the template says.
     for (const int64_t id : model_->config().eos_token_ids) end_ids_.push_back(static_cast<int32_t>(id));
-    adapter_ = load_adapter(args, *model_);
+    EngineOptions engine{.own_thread = false};
+    if (args.has("max_tokens_per_pass")) engine.max_tokens_per_pass = args.get_int("max_tokens_per_pass");
+    engine_ = std::make_unique<SampleEngine>(*model_, tokenizer_, engine);
+    const auto paths = args.get_strings("adapter");
+    for (const auto& path : paths)
+      engine_->add_version(path, std::shared_ptr<const Adapter>(load_adapter(args, *model_, path)));
+    compare_ = args.get_bool("compare");
+    if (compare_) {
+      versions_ = paths;
+      versions_.insert(versions_.begin(), "");
+    } else {
+      versions_ = {paths.empty() ? "" : paths.front()};
+    }
   }
 
   int run() {
@@ -65,60 +78,94 @@ class Sampler {
     return ids;
   }
 
-  std::vector<GenerateRequest> requests_for(const Json& messages) const {
-    std::vector<GenerateRequest> out;
+  std::vector<SampleRequest> requests_for(const Json& messages) const {
     const auto ids = prompt_ids(messages);
-    for (int64_t n = 0; n < args_.get_int("num_samples"); ++n) {
-      out.push_back({.prompt = ids, .params = params_, .stream = static_cast<uint64_t>(n)});
+    std::vector<SampleRequest> out;
+    for (const auto& version : versions_)
+      out.push_back({.prompt = ids, .params = params_, .version = version, .end_ids = end_ids_});
+    return out;
+  }
+
+  static Json json_of(const std::vector<TokenLogprob>& top) {
+    Json out = Json::array();
+    for (const auto& t : top) out.push_back({t.id, t.logprob});
+    return out;
+  }
+
+  static Json json_of(const SampledSequence& s) {
+    Json out = {{"text", s.text},
+                {"tokens", s.tokens},
+                {"logprobs", s.logprobs},
+                {"sampled_logprobs", s.sampled_logprobs},
+                {"stop_reason", s.stop_reason}};
+    for (const auto& top : s.top_logprobs) out["top_logprobs"].push_back(json_of(top));
+    return out;
+  }
+
+  Json json_of(const SampleResult& r) const {
+    Json out = {{"prompt_tokens", r.prompt_tokens}, {"samples", Json::array()}};
+    if (!r.version.empty()) out["adapter"] = r.version;
+    for (const auto& s : r.sequences) out["samples"].push_back(json_of(s));
+    for (const auto& logprob : r.prompt_logprobs)
+      out["prompt_logprobs"].push_back(logprob ? Json(*logprob) : Json());
+    for (size_t i = 0; i < r.topk_prompt_logprobs.size(); ++i)
+      out["topk_prompt_logprobs"].push_back(i == 0 ? Json() : json_of(r.topk_prompt_logprobs[i]));
+    return out;
+  }
+
+  // Results of one prompt: one a line of JSON, or columns when they are compared.
+  Json json_of(std::span<const SampleResult> results) const {
+    if (!compare_) return json_of(results.front());
+    Json list = Json::array();
+    for (const auto& r : results) list.push_back(json_of(r));
+    return {{"answers", list}};
+  }
+
+  static std::string text_of(const SampleResult& r) {
+    std::string out;
+    for (size_t i = 0; i < r.sequences.size(); ++i) {
+      if (r.sequences.size() > 1)
+        out += (i > 0 ? "\n" : "") + std::string("--- ") + std::to_string(i + 1) + "\n";
+      out += r.sequences[i].text + "\n";
     }
     return out;
   }
 
-  static Json json_of(const Generated& g) {
-    return {{"text", g.text}, {"tokens", g.tokens}, {"logprobs", g.logprobs}, {"stop_reason", g.stop_reason}};
-  }
-
   int answer(const Json& messages) {
-    const auto requests = requests_for(messages);
-    const bool stream = !json_ && args_.get_bool("stream") && requests.size() == 1;
+    const bool stream = !json_ && !compare_ && args_.get_bool("stream") && params_.num_samples == 1;
     OnText on_text;
     if (stream) {
-      on_text = [](size_t, const std::string& piece) {
+      on_text = [](size_t, size_t, const std::string& piece) {
         write_out(piece);
         flush_out();
         return true;
       };
     }
-    last_ = generate(*model_, adapter_.get(), tokenizer_, requests, end_ids_, on_text);
+    const auto results = generate(*engine_, requests_for(messages), on_text);
+    last_ = results.back().sequences.front().text;
     if (json_) {
-      Json list = Json::array();
-      for (const auto& g : last_) list.push_back(json_of(g));
-      write_json({{"prompt_tokens", requests[0].prompt.size()}, {"samples", list}});
-      return 0;
-    }
-    for (size_t i = 0; i < last_.size(); ++i) {
-      if (last_.size() > 1)
-        write_out((i > 0 ? "\n" : "") + std::string("--- ") + std::to_string(i + 1) + "\n");
-      write_out((stream ? "" : last_[i].text) + "\n");
+      write_json(json_of(results));
+    } else if (compare_) {
+      std::vector<std::pair<std::string, std::string>> columns;
+      for (const auto& r : results)
+        columns.emplace_back(r.version.empty() ? "base model" : r.version, text_of(r));
+      write_out(columns_text(columns));
+    } else {
+      write_out(stream ? "\n" : text_of(results.front()));
     }
     return 0;
   }
 
   int from_file(const std::string& path) {
     const std::string text = read_file(path);
-    std::vector<GenerateRequest> requests;
-    std::vector<Json> rows;
+    std::vector<SampleRequest> requests;
+    size_t rows = 0;
     const auto finish_batch = [&] {
-      const auto results = generate(*model_, adapter_.get(), tokenizer_, requests, end_ids_);
-      const auto n = static_cast<size_t>(args_.get_int("num_samples"));
-      for (size_t r = 0; r < rows.size(); ++r) {
-        Json list = Json::array();
-        for (size_t i = 0; i < n; ++i) list.push_back(json_of(results[r * n + i]));
-        write_json({{"prompt_tokens", requests[r * n].prompt.size()}, {"samples", list}});
-      }
+      const auto results = generate(*engine_, std::move(requests));
+      for (size_t i = 0; i < results.size(); i += versions_.size())
+        write_json(json_of(std::span(results).subspan(i, versions_.size())));
       flush_out();
       requests.clear();
-      rows.clear();
     };
     each_json_line(text, path, [&](const Json& row, const std::string& where) {
       Json messages;
@@ -131,8 +178,7 @@ class Sampler {
                                "] expected an object with a string 'prompt' or a list 'messages'");
       }
       for (auto& request : requests_for(messages)) requests.push_back(std::move(request));
-      rows.push_back(row);
-      if (rows.size() == kRowsTogether) finish_batch();
+      if (++rows % kRowsTogether == 0) finish_batch();
     });
     finish_batch();
     return 0;
@@ -156,7 +202,7 @@ class Sampler {
       else
         messages.push_back(user_message(line));
       answer(messages);
-      messages.push_back({{"role", "assistant"}, {"content", last_.front().text}});
+      messages.push_back({{"role", "assistant"}, {"content", last_}});
     }
     return 0;
   }
@@ -167,8 +213,10 @@ class Sampler {
   SamplingParams params_;
   std::vector<int32_t> end_ids_;
   std::unique_ptr<CausalLM> model_;
-  std::unique_ptr<Adapter> adapter_;
-  std::vector<Generated> last_;
+  std::unique_ptr<SampleEngine> engine_;
+  std::vector<std::string> versions_;  // whose answers are wanted; "": the base model
+  bool compare_ = false;
+  std::string last_;  // the text of the last answer
   bool json_ = false;
 };
 

@@ -30,7 +30,11 @@ std::unique_ptr<CausalLM> load_model(const ParsedArgs& args, at::Device device) 
 
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model) {
   if (!args.has("adapter")) return nullptr;
-  const std::string path = args.get_string("adapter");
+  return load_adapter(args, model, args.get_string("adapter"));
+}
+
+std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model,
+                                      const std::string& path) {
   if (!file_exists(path + "/adapter_config.json")) {
     throw not_found("[" + args.source("adapter") + "] 'adapter': '" + path +
                     "' has no adapter_config.json; give a folder that " + "twinkle sft or PEFT wrote");

@@ -17,6 +17,8 @@ at::Device apply_machine(const ParsedArgs& args);
 std::unique_ptr<CausalLM> load_model(const ParsedArgs& args, at::Device device);
 /// The adapter of --adapter (a PEFT folder or a checkpoint), or null.
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model);
+/// The adapter in a folder that --adapter named.
+std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model, const std::string& path);
 
 /// The adapter that the LoRA options describe.
 LoraConfig lora_config(const ParsedArgs& args);

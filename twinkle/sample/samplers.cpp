@@ -1,0 +1,339 @@
+#include "twinkle/sample/samplers.h"
+
+#include <algorithm>
+
+#include "twinkle/core/error.h"
+#include "twinkle/sample/generate.h"
+
+namespace twinkle {
+namespace {
+
+// What the engine needs to know of an adapter, in memory that nobody else changes.
+std::shared_ptr<const AdapterSnapshot> copy_of(const std::string& name, const Adapter& adapter) {
+  auto out = std::make_shared<AdapterSnapshot>();
+  out->name = name;
+  out->config = adapter.config();
+  for (const auto& module : adapter.modules()) {
+    LoraModule copy = module;
+    copy.slot.a_rK = module.slot.a_rK.clone();
+    copy.slot.b_Nr = module.slot.b_Nr.clone();
+    copy.slot.da_rK = copy.slot.db_Nr = at::Tensor();
+    out->modules.push_back(std::move(copy));
+  }
+  for (const auto& [module, parameter] : adapter.saved_modules()) {
+    Parameter copy;
+    copy.name = parameter.name;
+    if (parameter.is_matrix()) {
+      copy.matrix = ops::PackedMatrix::pack(parameter.matrix.unpack(), parameter.matrix.dtype());
+    } else {
+      copy.vector = parameter.vector.clone();
+    }
+    out->saved_modules.emplace(module, std::move(copy));
+  }
+  return out;
+}
+
+Error naming_input(const Error& e, size_t index) {
+  std::string message = e.what();
+  const std::string place = "[sample] ";
+  if (message.starts_with(place)) message.erase(0, place.size());
+  return Error(e.kind(), place + "input " + std::to_string(index) + ": " + message);
+}
+
+size_t count_of(const SampleInputs& inputs) {
+  return std::visit([](const auto& list) { return list.size(); }, inputs);
+}
+
+}  // namespace
+
+const std::vector<ParamSpec>& engine_arg_specs() {
+  static const std::vector<ParamSpec> specs = {
+      {.name = "max_num_seqs",
+       .type = ParamType::kInt,
+       .default_value = 256,
+       .help = "answers that grow at the same time",
+       .min = 1},
+      {.name = "max_num_batched_tokens",
+       .type = ParamType::kInt,
+       .default_value = 512,
+       .help = "new tokens of one pass",
+       .min = 1},
+      {.name = "max_num_queued",
+       .type = ParamType::kInt,
+       .default_value = 16384,
+       .help = "answers that may wait; more are refused",
+       .min = 1},
+      {.name = "kv_cache_memory_mb",
+       .type = ParamType::kInt,
+       .default_value = 0,
+       .help = "memory for keys and values; 0: 30 % of what is available",
+       .min = 0},
+      {.name = "enable_prefix_caching",
+       .type = ParamType::kBool,
+       .default_value = true,
+       .help = "keep prompts for requests that begin alike; changes no number"},
+      {.name = "seed",
+       .type = ParamType::kInt,
+       .default_value = 42,
+       .help = "of requests that bring none",
+       .min = 0}};
+  return specs;
+}
+
+Sampler::Sampler(const std::string& model_id, const Json& engine_args, const LoadOptions& load,
+                 bool own_thread)
+    : own_thread_(own_thread) {
+  check_options(engine_arg_specs(), engine_args, "engine_args");  // before anything is read
+  tokenizer_ = Tokenizer::load(model_id);
+  model_ = CausalLM::load(model_id, load);
+  start(*model_, engine_args, own_thread);
+}
+
+Sampler::Sampler(TransformersModel& trainer, const Json& engine_args, bool own_thread)
+    : own_thread_(own_thread) {
+  tokenizer_ = trainer.tokenizer();
+  start(trainer.model(), engine_args, own_thread);
+  if (trainer.get_template() != nullptr) set_template(trainer.get_template());
+}
+
+Sampler::~Sampler() = default;
+
+void Sampler::start(CausalLM& model, const Json& engine_args, bool own_thread) {
+  const Options o = check_options(engine_arg_specs(), engine_args, "engine_args");
+  for (const int64_t id : model.config().eos_token_ids) end_ids_.push_back(static_cast<int32_t>(id));
+  engine_ = std::make_unique<SampleEngine>(
+      model, tokenizer_,
+      EngineOptions{.kv_cache_mb = o.get_int("kv_cache_memory_mb"),
+                    .max_tokens_per_pass = o.get_int("max_num_batched_tokens"),
+                    .max_running = o.get_int("max_num_seqs"),
+                    .max_queued = o.get_int("max_num_queued"),
+                    .prefix_cache = o.get_bool("enable_prefix_caching"),
+                    .own_thread = own_thread,
+                    .seed = static_cast<uint64_t>(o.get_int("seed"))});
+}
+
+void Sampler::set_template(const std::string& name, const TemplateOptions& options) {
+  set_template(make_template(name, tokenizer_, options));
+}
+
+void Sampler::set_template(std::shared_ptr<const Template> tmpl) {
+  std::lock_guard lock(mutex_);
+  template_ = std::move(tmpl);
+  end_ids_ = template_->stop_ids();
+  for (const int64_t id : engine_->model().config().eos_token_ids)
+    end_ids_.push_back(static_cast<int32_t>(id));
+}
+
+const Template& Sampler::the_template() const {
+  std::lock_guard lock(mutex_);
+  if (template_ == nullptr)
+    throw invalid_argument("[sample] conversations need a template; call set_template() first");
+  return *template_;
+}
+
+std::vector<int32_t> Sampler::encode_trajectory(const Trajectory& trajectory) const {
+  return the_template().encode_prompt(trajectory).input_ids;
+}
+
+std::string Sampler::decode_response(std::span<const int32_t> ids) const {
+  return tokenizer_->decode(ids, true);
+}
+
+// ---------------------------------------------------------------- asking
+
+std::string Sampler::version_of(const SampleArgs& args) {
+  if (args.use_base_model) return "";
+  if (!args.adapter_version.empty()) return args.adapter_version;
+  if (args.adapter_name.empty()) return "";
+  std::lock_guard lock(mutex_);
+  const auto found = names_.find(args.adapter_name);
+  if (found == names_.end())
+    throw not_found("[sample] there is no adapter '" + args.adapter_name + "'");
+  return found->second.back();
+}
+
+std::vector<SampleRequest> Sampler::requests_of(const SampleInputs& inputs, const SamplingParams& params,
+                                                const SampleArgs& args) {
+  std::vector<std::vector<int32_t>> prompts;
+  if (const auto* features = std::get_if<std::vector<InputFeature>>(&inputs)) {
+    for (const auto& f : *features) prompts.push_back(f.input_ids);
+  } else {
+    for (const auto& t : std::get<std::vector<Trajectory>>(inputs)) prompts.push_back(encode_trajectory(t));
+  }
+  const std::string version = version_of(args);
+  std::vector<SampleRequest> out;
+  std::lock_guard lock(mutex_);
+  for (auto& prompt : prompts) {
+    out.push_back({.prompt = std::move(prompt),
+                   .params = params,
+                   .version = version,
+                   .tenant = args.tenant,
+                   .end_ids = end_ids_});
+  }
+  return out;
+}
+
+SampleResponse Sampler::response_of(SampleResult result, std::vector<int32_t> prompt) const {
+  SampleResponse out;
+  static_cast<SampleResult&>(out) = std::move(result);
+  for (const auto& sequence : out.sequences) {
+    InputFeature f;
+    f.input_ids = prompt;
+    f.input_ids.insert(f.input_ids.end(), sequence.tokens.begin(), sequence.tokens.end());
+    f.labels.assign(f.input_ids.size(), kIgnoreIndex);
+    // Labels are shifted: the last token of the prompt has the first of the answer as its target.
+    std::ranges::copy(sequence.tokens, f.labels.begin() + static_cast<ptrdiff_t>(prompt.size()) - 1);
+    out.new_input_features.push_back(std::move(f));
+  }
+  out.prompt_token_ids = std::move(prompt);
+  return out;
+}
+
+std::vector<SampleResponse> Sampler::sample(const SampleInputs& inputs, const SamplingParams& params,
+                                            const SampleArgs& args) {
+  SampleArgs used = args;
+  if (!args.adapter_path.empty() && !args.use_base_model) {
+    used.adapter_path.clear();
+    used.adapter_version = "path:" + args.adapter_path;
+    {
+      std::lock_guard lock(mutex_);
+      used.adapter_version += "@" + std::to_string(next_version_++);
+    }
+    engine_->add_version(used.adapter_version,
+                         std::shared_ptr<const Adapter>(Adapter::load(engine_->model(), args.adapter_path)));
+    struct Forget {
+      SampleEngine& engine;
+      const std::string& version;
+      ~Forget() { engine.remove_version(version); }
+    } forget{*engine_, used.adapter_version};
+    return sample(inputs, params, used);
+  }
+  std::unique_lock turn(turn_, std::defer_lock);
+  if (!own_thread_) turn.lock();
+  const auto requests = requests_of(inputs, params, used);
+  std::vector<std::shared_ptr<SampleJob>> jobs;
+  std::vector<SampleResponse> out;
+  size_t at = 0;
+  try {
+    for (at = 0; at < requests.size(); ++at) jobs.push_back(engine_->submit(requests[at]));
+    while (!own_thread_ && engine_->step()) {
+    }
+    for (at = 0; at < jobs.size(); ++at)
+      out.push_back(response_of(jobs[at]->wait(), requests[at].prompt));
+  } catch (const Error& e) {
+    for (const auto& job : jobs) job->cancel();
+    while (!own_thread_ && engine_->step()) {
+    }
+    throw requests.size() > 1 ? naming_input(e, at) : e;
+  }
+  return out;
+}
+
+SampleResponse Sampler::sample_stream(const SampleInputs& input, const SamplingParams& params,
+                                      const std::function<bool(const std::string&)>& on_delta,
+                                      const SampleArgs& args) {
+  if (count_of(input) != 1 || params.num_samples != 1) {
+    throw invalid_argument("[sample] a stream is one answer to one input, got " +
+                           std::to_string(count_of(input)) + " inputs and num_samples " +
+                           std::to_string(params.num_samples));
+  }
+  if (!args.adapter_path.empty())
+    throw invalid_argument("[sample] a stream takes adapters by name; see add_adapter_to_sampler()");
+  std::unique_lock turn(turn_, std::defer_lock);
+  if (!own_thread_) turn.lock();
+  SampleRequest request = requests_of(input, params, args).front();
+  const std::vector<int32_t> prompt = request.prompt;
+  if (!own_thread_) {
+    return response_of(generate(*engine_, {std::move(request)},
+                                [&](size_t, size_t, const std::string& piece) { return on_delta(piece); })
+                           .front(),
+                       prompt);
+  }
+  request.pieces = true;
+  const auto job = engine_->submit(std::move(request));
+  bool ended = false;
+  while (const auto piece = job->next()) {
+    if (ended || piece->text.empty() || on_delta(piece->text)) continue;
+    ended = true;
+    job->cancel();
+  }
+  SampleResult result = job->wait();
+  for (auto& sequence : result.sequences) {
+    if (ended && sequence.stop_reason == "abort") sequence.stop_reason = "stop";
+  }
+  return response_of(std::move(result), prompt);
+}
+
+// ---------------------------------------------------------------- weights
+
+std::string Sampler::add(const std::string& name,
+                         const std::function<void(const std::string& version)>& to_engine) {
+  if (name.empty()) throw invalid_argument("[sample] an adapter needs a name; '' is the base model");
+  std::vector<std::string> old;
+  std::string version;
+  {
+    std::lock_guard lock(mutex_);
+    version = name + "@" + std::to_string(next_version_++);
+    to_engine(version);
+    auto& versions = names_[name];
+    versions.push_back(version);
+    while (static_cast<int64_t>(versions.size()) > keep_ + 1) {
+      old.push_back(versions.front());
+      versions.erase(versions.begin());
+    }
+  }
+  for (const auto& gone : old) engine_->remove_version(gone);
+  return version;
+}
+
+std::string Sampler::add_adapter_to_sampler(const std::string& name, const std::string& directory) {
+  std::shared_ptr<const Adapter> adapter = Adapter::load(engine_->model(), directory);
+  return add(name, [&](const std::string& version) { engine_->add_version(version, adapter); });
+}
+
+std::string Sampler::apply_weights(const std::string& name, const Adapter& adapter) {
+  return apply_weights(name, copy_of(name, adapter));
+}
+
+std::string Sampler::apply_weights(const std::string& name, std::shared_ptr<const AdapterSnapshot> snapshot) {
+  return add(name, [&](const std::string& version) { engine_->add_version(version, snapshot); });
+}
+
+void Sampler::remove_adapter(const std::string& name) {
+  std::vector<std::string> gone;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = names_.find(name);
+    if (found == names_.end()) throw not_found("[sample] there is no adapter '" + name + "'");
+    gone = std::move(found->second);
+    names_.erase(found);
+  }
+  for (const auto& version : gone) engine_->remove_version(version);
+}
+
+void Sampler::keep_versions(int64_t count) {
+  if (count < 0)
+    throw invalid_argument("[sample] 'keep_versions' must be at least 0, got " + std::to_string(count));
+  std::lock_guard lock(mutex_);
+  keep_ = count;
+}
+
+void Sampler::update_base(const std::function<void(CausalLM&)>& change) {
+  engine_->update_base([&] { change(engine_->model()); });
+}
+
+void Sampler::sleep(int64_t level) {
+  if (level != 1 && level != 2)
+    throw invalid_argument("[sample] 'level' must be 1 or 2, got " + std::to_string(level));
+  engine_->sleep();
+}
+
+void Sampler::wake_up() { engine_->wake_up(); }
+
+std::vector<std::string> Sampler::get_state_keys() const {
+  std::vector<std::string> out;
+  for (const auto& parameter : engine_->model().parameters()) out.push_back(parameter.name);
+  return out;
+}
+
+}  // namespace twinkle
