@@ -138,7 +138,8 @@ TEST(Commands, CombinationsThatCannotBe) {
        "[twinkle sft] needs --model-id: Folder with config.json and *.safetensors, or a .gguf file."},
       {"sft",
        {"--model-id", "m"},
-       "[twinkle sft] needs --dataset-id: File (.jsonl, .json, .txt) or a folder of them."},
+       "[twinkle sft] needs --dataset-id: File (.jsonl, .json, .csv, .tsv, .txt, also .gz or .zst; .parquet, "
+       ".arrow), a folder of them, or a pattern (\"part-*.csv\")."},
       {"sft", sft({"--no-use-lora", "--lora-r", "4"}),
        "[command line] 'lora_r': all weights are trained here, not an adapter (use_lora is false)"},
       {"sft", sft({"--init", "random"}),

@@ -25,11 +25,14 @@ std::string inspect_kind(const std::string& path, const std::string& kind) {
   if (file.filename() == "config.json" || file.filename() == "adapter_config.json") {
     throw invalid_argument("[inspect] '" + path + "': give the folder it is in");
   }
-  if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".txt")
-    return "dataset";
+  static constexpr const char* kRows[] = {".jsonl", ".ndjson",  ".json",  ".txt",     ".csv", ".tsv",
+                                          ".gz",    ".parquet", ".arrow", ".feather", ".ipc", ".zst"};
+  for (const char* rows : kRows) {
+    if (extension == rows) return "dataset";
+  }
   throw invalid_argument("[inspect] '" + path +
                          "': not a kind of file we know (.gguf, .safetensors, tokenizer.json, .jsonl, .json, "
-                         ".txt, or a folder)");
+                         ".txt, .csv, .parquet, .arrow, or a folder)");
 }
 
 void check_inspect_options(const ParsedArgs& args, const std::string& kind) {

@@ -101,7 +101,10 @@ ArgGroup lora_args() {
 ArgGroup dataset_args() {
   ArgGroup group{"DatasetArgs", "Data", {}};
   group.args = {
-      option("dataset_id", kString, nullptr, "File (.jsonl, .json, .txt) or a folder of them.",
+      option("dataset_id", kString, nullptr,
+             "File (.jsonl, .json, .csv, .tsv, .txt, also .gz or .zst; .parquet, .arrow), a folder of them, "
+             "or a "
+             "pattern (\"part-*.csv\").",
              {.aliases = {"dataset"}, .value = "PATH"}),
       option("data_slice", kString, nullptr, "Rows to use: start:stop, start:stop:step or a list.",
              {.value = "SLICE"}),
@@ -110,6 +113,11 @@ ArgGroup dataset_args() {
           "How rows become conversations (default: guessed from the columns); see twinkle list preprocessor.",
           {.aliases = {"preprocessor_cls"}, .value = "NAME"}),
       option("preprocessor_options", kJson, nullptr, "Parameters of the preprocessor, as a JSON object."),
+      option("column_mapping", kJson, nullptr,
+             "New names of columns: {\"in the file\": \"as the preprocessor calls it\"}."),
+      option("csv_columns", kStrings, nullptr,
+             "Names of the columns of .csv and .tsv files whose first record is no header.",
+             {.value = "NAMES"}),
       option("model_name", kString, nullptr,
              "What the model learns to call itself (SelfCognitionProcessor)."),
       option("model_author", kString, nullptr,
@@ -120,6 +128,15 @@ ArgGroup dataset_args() {
              {.choices = {"file", "paragraph", "line"}}),
       option("eval_dataset_id", kString, nullptr, "Rows to evaluate on, read like the others.",
              {.value = "PATH"}),
+      option("packing", kString, "none",
+             "Pack rows into bins of --max-length tokens, of which --batch-size make a batch: the fullest "
+             "bins, rows "
+             "in order, or rows in order and cut where a bin is full.",
+             {.choices = {"none", "best_fit", "in_order", "wrapped"}}),
+      option(
+          "encoded_cache", kString, nullptr,
+          "Folder where encoded rows are kept for the next run with the same rows, template and tokenizer.",
+          {.value = "PATH"}),
       refused_arg("subset_name", kString, "default",
                   "local files have no subsets; give the path of the file"),
       refused_arg("split", kString, "train", "local files have no splits; give the path of the file"),
@@ -133,10 +150,9 @@ ArgGroup dataset_args() {
 ArgGroup template_args() {
   ArgGroup group{"TemplateArgs", "Template", {}};
   group.args = {
-      option(
-          "template_cls", kString, "",
-          "Template (default: the general one, with the model's chat template); see twinkle list template.",
-          {.aliases = {"template"}, .value = "NAME"}),
+      option("template_cls", kString, "",
+             "Template (default: what the model's config asks for); see twinkle list template.",
+             {.aliases = {"template"}, .value = "NAME"}),
       option("chat_template", kString, nullptr, "File with a Jinja chat template, instead of the model's.",
              {.value = "PATH"}),
       option("max_length", kInt, 8192, "Longest row in tokens.", {.min = 2, .max = kMostTokens}),
@@ -147,6 +163,12 @@ ArgGroup template_args() {
       option("enable_thinking", kBool, true,
              "What the chat template is told: whether the model may think first."),
       option("default_system", kString, nullptr, "System message for conversations that have none."),
+      option("chat_template_kwargs", kJson, nullptr,
+             "Further variables of the chat template, as a JSON object (reasoning_effort ...)."),
+      option(
+          "loss_scale", kString, "default",
+          "How tokens count in the loss: default, all, last_round, react ...; see twinkle list loss_scale.",
+          {.value = "NAME"}),
   };
   return group;
 }

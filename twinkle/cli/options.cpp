@@ -1,6 +1,7 @@
 #include "twinkle/cli/options.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 
 #include "twinkle/core/error.h"
@@ -28,7 +29,16 @@ Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std:
   DatasetMeta meta{.dataset_id = path};
   meta.text_split = args.get_string("text_split");
   meta.slice = slice;
+  meta.columns = string_list(args, "csv_columns");
   Dataset data(meta);
+  if (args.has("column_mapping")) {
+    const Json& names = args.get("column_mapping");
+    if (!names.is_object()) {
+      throw invalid_argument("[" + args.source("column_mapping") +
+                             "] 'column_mapping': expected an object, got " + shown(names));
+    }
+    data.rename_columns(names);
+  }
   std::string name = text_of(args, "preprocessor");
   Json options = args.has("preprocessor_options") ? args.get("preprocessor_options") : Json::object();
   if (!options.is_object()) {
@@ -116,19 +126,41 @@ TemplateOptions template_options(const ParsedArgs& args, int64_t context) {
   options.enable_thinking = args.get_bool("enable_thinking");
   options.default_system = text_of(args, "default_system");
   if (args.has("chat_template")) options.chat_template = read_file(args.get_string("chat_template"));
+  if (args.has("chat_template_kwargs")) {
+    options.chat_template_kwargs = args.get("chat_template_kwargs");
+    if (!options.chat_template_kwargs.is_object()) {
+      throw invalid_argument("[" + args.source("chat_template_kwargs") +
+                             "] 'chat_template_kwargs': expected an object, got " +
+                             shown(options.chat_template_kwargs));
+    }
+  }
+  if (args.has("loss_scale")) options.loss_scale = args.get_string("loss_scale");
   return options;
 }
 
+namespace {
+
+// --template-cls, else what the model asks for.
+std::string template_name(const ParsedArgs& args) {
+  std::string name = text_of(args, "template_cls");
+  for (const char* source : {"model_id", "tokenizer_id"}) {
+    if (name.empty() && args.has(source)) name = template_name_for(args.get_string(source));
+  }
+  return name;
+}
+
+}  // namespace
+
 std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer,
                                         int64_t context) {
-  return make_template(text_of(args, "template_cls"), std::move(tokenizer), template_options(args, context));
+  return make_template(template_name(args), std::move(tokenizer), template_options(args, context));
 }
 
 std::unique_ptr<Template> load_whole_template(const ParsedArgs& args,
                                               std::shared_ptr<const Tokenizer> tokenizer) {
   TemplateOptions options = template_options(args);
   options.max_length = std::numeric_limits<int64_t>::max();
-  return make_template(text_of(args, "template_cls"), std::move(tokenizer), options);
+  return make_template(template_name(args), std::move(tokenizer), options);
 }
 
 void check_length(const ParsedArgs& args, const std::string& what, int64_t tokens) {
@@ -162,6 +194,38 @@ DataLoaderOptions loader_options(const ParsedArgs& args) {
   return {.batch_size = args.get_int("batch_size"),
           .shuffle = args.get_bool("shuffle"),
           .seed = static_cast<uint64_t>(args.get_int("seed"))};
+}
+
+std::vector<std::string> string_list(const ParsedArgs& args, std::string_view name) {
+  std::vector<std::string> out;
+  if (!args.has(name)) return out;
+  for (const Json& item : args.get(name)) out.push_back(item.get<std::string>());
+  return out;
+}
+
+void encode_for_training(const ParsedArgs& args, const Template& tmpl, Dataset& data) {
+  data.encode(tmpl, parse_bad_rows(args.get_string("bad_rows")), text_of(args, "encoded_cache"));
+  for (size_t i = 0; i < data.feature_parts().size(); ++i) {
+    const std::string& part = data.feature_parts()[i];
+    if (part.empty()) continue;
+    throw invalid_argument("[dataset] " + data.place(data.feature_rows()[i]) +
+                           " holds a conversation that is '" + part +
+                           "': preferences and texts to compare are not for supervised training");
+  }
+}
+
+DataLoader make_loader(const ParsedArgs& args, std::vector<InputFeature> features, int64_t max_length,
+                       std::string* note) {
+  const std::string packing = args.get_string("packing");
+  note->clear();
+  if (packing == "none") return DataLoader(std::move(features), loader_options(args));
+  const auto bins = std::make_shared<PackingDataset>(
+      std::move(features), PackingOptions{.max_length = max_length, .strategy = packing});
+  char fill[32];
+  std::snprintf(fill, sizeof(fill), "%.1f", 100 * bins->fill());
+  *note = "packed into " + std::to_string(bins->size()) + " bins of " + std::to_string(max_length) +
+          " tokens, " + fill + " % full";
+  return DataLoader(bins, loader_options(args));
 }
 
 void apply_threads(const ParsedArgs& args) {

@@ -7,6 +7,7 @@
 
 #include "twinkle/core/args.h"
 #include "twinkle/data/dataset.h"
+#include "twinkle/data/packing.h"
 
 namespace twinkle::cli {
 
@@ -46,6 +47,14 @@ Dataset load_dataset(const ParsedArgs& args);
 /// The rows of --eval-dataset-id (at most --eval-samples); nothing when it is not given.
 std::unique_ptr<Dataset> load_eval_dataset(const ParsedArgs& args);
 DataLoaderOptions loader_options(const ParsedArgs& args);
+/// Encodes for supervised training, from --encoded-cache where it is given. Rows of several conversations
+/// (preferences, embeddings) are invalid_argument.
+void encode_for_training(const ParsedArgs& args, const Template& tmpl, Dataset& data);
+/// The loader over encoded rows, packed as --packing says into bins of `max_length` tokens; `note` says how
+/// full the bins are ("" without).
+DataLoader make_loader(const ParsedArgs& args, std::vector<InputFeature> features, int64_t max_length,
+                       std::string* note);
+std::vector<std::string> string_list(const ParsedArgs& args, std::string_view name);
 /// Applies --threads.
 void apply_threads(const ParsedArgs& args);
 

@@ -2,26 +2,26 @@
 
 #include <atomic>
 #include <charconv>
-#include <map>
+#include <cmath>
 #include <mutex>
 #include <numeric>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/core/rng.h"
+#include "twinkle/core/suggest.h"
+#include "twinkle/data/dataset_internal.h"
 
 namespace twinkle {
-namespace {
+namespace dataset_internal {
 
 std::string dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// "[dataset] PLACE: what is wrong", whether or not the message already carries a place of its own.
 std::string at_place(const std::string& place, std::string_view message) {
   if (message.starts_with("[dataset] ")) return std::string(message);
   return "[dataset] " + place + ": " + std::string(message);
 }
 
-// Runs fn(i) for every row on all cores. Returns what each bad row said, by row; with kRaise rows after the
-// first bad one may be left out, and only the first counts, so the outcome does not depend on threads.
 std::map<int64_t, std::string> each_row(int64_t count, BadRows bad_rows,
                                         const std::function<void(int64_t)>& fn) {
   std::map<int64_t, std::string> bad;
@@ -49,6 +49,14 @@ std::map<int64_t, std::string> each_row(int64_t count, BadRows bad_rows,
   });
   return bad;
 }
+
+}  // namespace dataset_internal
+
+namespace {
+
+using dataset_internal::at_place;
+using dataset_internal::dump;
+using dataset_internal::each_row;
 
 int64_t parse_index(std::string_view text, std::string_view all) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -109,11 +117,35 @@ BadRows parse_bad_rows(std::string_view text) {
   throw invalid_argument("[dataset] bad_rows must be raise or drop, got '" + std::string(text) + "'");
 }
 
+std::string DatasetMeta::get_id() const {
+  std::string id = dataset_id.empty() ? "__memory__" : dataset_id;
+  for (char& c : id) c = c == '/' || c == '\\' || c == '.' ? '_' : c;
+  return id + ":" + subset_name + ":" + split;
+}
+
 Dataset::Dataset(const DatasetMeta& meta) {
-  if (meta.dataset_id.empty() && meta.data.empty())
-    throw invalid_argument("[dataset] needs a dataset_id or rows in `data`");
-  if (!meta.dataset_id.empty() && !meta.data.empty())
-    throw invalid_argument("[dataset] has both a dataset_id and rows in `data`; give one");
+  sources_.push_back(open_source(meta));
+  name_ = sources_[0].name;
+  hash_sources();
+}
+
+int Dataset::add_dataset(const DatasetMeta& meta) {
+  if (!mixed_.empty()) throw conflict("[dataset] add_dataset after mix_dataset; add first");
+  if (!feature_rows_.empty()) throw conflict("[dataset] add_dataset after encode; add first");
+  sources_.push_back(open_source(meta));
+  name_ += "+" + sources_.back().name;
+  hash_sources();
+  return static_cast<int>(sources_.size()) - 1;
+}
+
+Dataset::Source Dataset::open_source(const DatasetMeta& meta) {
+  Source out;
+  const int given =
+      (meta.dataset_id.empty() ? 0 : 1) + (meta.data.empty() ? 0 : 1) + (meta.generator ? 1 : 0);
+  if (given == 0) throw invalid_argument("[dataset] needs a dataset_id, rows in `data` or a generator");
+  if (given > 1)
+    throw invalid_argument(
+        "[dataset] has more than one of a dataset_id, rows in `data` and a generator; give one");
   if (meta.subset_name != "default") {
     throw invalid_argument("[dataset] subset_name '" + meta.subset_name +
                            "': local files have no subsets; give the path of the file");
@@ -122,196 +154,349 @@ Dataset::Dataset(const DatasetMeta& meta) {
     throw invalid_argument("[dataset] split '" + meta.split +
                            "': local files have no splits; give the path of the file");
   }
-  if (meta.data.empty()) {
-    name_ = meta.dataset_id;
-    files_ = RowFiles::open(meta.dataset_id, meta.text_split);
-    refs_ = files_->rows();
-    notes_ = files_->notes();
+  if (!meta.dataset_id.empty()) {
+    out.name = meta.dataset_id;
+    out.files = RowFiles::open(meta.dataset_id, {.text_split = meta.text_split, .columns = meta.columns});
+    out.refs = out.files->rows();
+    for (const auto& note : out.files->notes()) notes_.push_back(note);
   } else {
-    name_ = "memory";
-    memory_ = meta.data;
-    for (size_t i = 0; i < memory_.size(); ++i) {
-      if (!memory_[i].is_object()) {
+    out.name = "memory";
+    out.memory = meta.data;
+    if (meta.generator) {
+      while (auto row = meta.generator()) out.memory.push_back(std::move(*row));
+      if (out.memory.empty()) throw invalid_argument("[dataset] the generator makes no row");
+    }
+    for (size_t i = 0; i < out.memory.size(); ++i) {
+      if (!out.memory[i].is_object()) {
         throw invalid_argument("[dataset] row " + std::to_string(i + 1) +
                                ": expected an object of columns, got " +
-                               std::string(json_type_name(memory_[i])));
+                               std::string(json_type_name(out.memory[i])));
       }
-      refs_.push_back({.file = -1, .number = static_cast<int32_t>(i + 1), .begin = static_cast<int64_t>(i)});
+      out.refs.push_back(
+          {.file = -1, .number = static_cast<int32_t>(i + 1), .begin = static_cast<int64_t>(i)});
     }
   }
   if (meta.data_slice && !meta.slice.empty())
     throw invalid_argument("[dataset] has both data_slice and slice; give one");
+  const auto count = static_cast<int64_t>(out.refs.size());
   std::optional<std::vector<int64_t>> wanted = meta.data_slice;
-  if (!meta.slice.empty()) wanted = parse_data_slice(meta.slice, size());
+  if (!meta.slice.empty()) wanted = parse_data_slice(meta.slice, count);
   if (wanted) {
-    std::vector<RowRef> chosen;
-    chosen.reserve(wanted->size());
+    std::vector<RowRef> chosen_refs;
+    chosen_refs.reserve(wanted->size());
     for (const int64_t index : *wanted) {
-      if (index < 0 || index >= size()) {
-        throw invalid_argument("[dataset] data_slice: row " + std::to_string(index) + " of '" + name_ +
-                               "' does not exist; it has " + std::to_string(size()) + " rows");
+      if (index < 0 || index >= count) {
+        throw invalid_argument("[dataset] data_slice: row " + std::to_string(index) + " of '" + out.name +
+                               "' does not exist; it has " + std::to_string(count) + " rows");
       }
-      chosen.push_back(refs_[static_cast<size_t>(index)]);
+      chosen_refs.push_back(out.refs[static_cast<size_t>(index)]);
     }
-    if (chosen.empty()) throw invalid_argument("[dataset] data_slice holds no row");
-    refs_ = std::move(chosen);
+    if (chosen_refs.empty()) throw invalid_argument("[dataset] data_slice holds no row");
+    out.refs = std::move(chosen_refs);
   }
-  loaded_index_.resize(refs_.size());
-  std::iota(loaded_index_.begin(), loaded_index_.end(), int64_t{0});
-  std::vector<std::string> hashes(refs_.size());
-  parallel_for(size(), 64, [&](int64_t begin, int64_t end) {
+  out.loaded_index.resize(out.refs.size());
+  std::iota(out.loaded_index.begin(), out.loaded_index.end(), int64_t{0});
+  std::vector<std::string> hashes(out.refs.size());
+  parallel_for(static_cast<int64_t>(out.refs.size()), 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const RowRef& ref = refs_[static_cast<size_t>(i)];
-      hashes[static_cast<size_t>(i)] = ref.file < 0
-                                           ? sha256_hex(dump(memory_[static_cast<size_t>(ref.begin)]))
-                                           : sha256_hex(files_->bytes(ref));
+      const RowRef& ref = out.refs[static_cast<size_t>(i)];
+      hashes[static_cast<size_t>(i)] =
+          ref.file < 0 ? sha256_hex(dump(out.memory[static_cast<size_t>(ref.begin)])) : out.files->hash(ref);
     }
   });
   std::string all;
   all.reserve(64 * hashes.size());
   for (const auto& hash : hashes) all += hash;
+  out.content_hash = sha256_hex(all);
+  return out;
+}
+
+void Dataset::hash_sources() {
+  content_hash_ = sources_[0].content_hash;
+  if (sources_.size() == 1) return;
+  std::string all;
+  for (const Source& source : sources_) all += source.content_hash;
+  for (const auto& [source, row] : mixed_) all += std::to_string(source) + ":" + std::to_string(row) + ",";
   content_hash_ = sha256_hex(all);
 }
 
-Row Dataset::row(int64_t index) const {
+int64_t Dataset::size() const {
+  if (!mixed_.empty()) return static_cast<int64_t>(mixed_.size());
+  int64_t out = 0;
+  for (const Source& source : sources_) out += static_cast<int64_t>(source.refs.size());
+  return out;
+}
+
+std::pair<const Dataset::Source*, int64_t> Dataset::at(int64_t index) const {
   if (index < 0 || index >= size()) {
     throw invalid_argument("[dataset] row " + std::to_string(index) + " of '" + name_ +
                            "' does not exist; it has " + std::to_string(size()) + " rows");
   }
-  const RowRef& ref = refs_[static_cast<size_t>(index)];
-  return ref.file < 0 ? memory_[static_cast<size_t>(ref.begin)] : files_->parse(ref);
+  if (!mixed_.empty()) {
+    const auto& [source, row] = mixed_[static_cast<size_t>(index)];
+    return {&sources_[static_cast<size_t>(source)], row};
+  }
+  for (const Source& source : sources_) {
+    if (index < static_cast<int64_t>(source.refs.size())) return {&source, index};
+    index -= static_cast<int64_t>(source.refs.size());
+  }
+  throw internal_error("[dataset] row out of range");
+}
+
+Row Dataset::row_of(const Source& source, int64_t row) const {
+  const RowRef& ref = source.refs[static_cast<size_t>(row)];
+  Row out = ref.file < 0 ? source.memory[static_cast<size_t>(ref.begin)] : source.files->parse(ref);
+  for (const auto& edit : source.edits) {
+    try {
+      edit(&out);
+    } catch (const Error& e) {
+      throw Error(e.kind(), at_place(place_of(source, row), e.what()));
+    }
+  }
+  return out;
+}
+
+std::string Dataset::place_of(const Source& source, int64_t row) const {
+  const RowRef& ref = source.refs[static_cast<size_t>(row)];
+  return ref.file < 0 ? "row " + std::to_string(ref.number) : source.files->place(ref);
+}
+
+Row Dataset::row(int64_t index) const {
+  const auto [source, row] = at(index);
+  return row_of(*source, row);
 }
 
 std::string Dataset::place(int64_t index) const {
-  const RowRef& ref = refs_.at(static_cast<size_t>(index));
-  return ref.file < 0 ? "row " + std::to_string(ref.number) : files_->place(ref);
+  const auto [source, row] = at(index);
+  return place_of(*source, row);
 }
 
-void Dataset::map(const std::string& preprocessor, const Json& options) {
+// The sources that a call is about.
+std::vector<Dataset::Source*> Dataset::chosen(int source, const char* what) {
+  std::vector<Source*> out;
+  if (source < -1 || source >= static_cast<int>(sources_.size())) {
+    throw invalid_argument(std::string("[dataset] ") + what + ": there is no source " +
+                           std::to_string(source) + " of " + std::to_string(sources_.size()));
+  }
+  if (source >= 0) return {&sources_[static_cast<size_t>(source)]};
+  if (sources_.size() > 1 && mixed_.empty()) {
+    throw conflict(std::string("[dataset] ") + what + ": there are " + std::to_string(sources_.size()) +
+                   " sources; name one, or mix them first");
+  }
+  for (Source& each : sources_) out.push_back(&each);
+  return out;
+}
+
+void Dataset::mix_dataset(const MixOptions& options) {
+  if (sources_.size() < 2)
+    throw conflict("[dataset] mix_dataset: there is only one source; add_dataset first");
+  if (!mixed_.empty()) throw conflict("[dataset] mix_dataset: the sources are mixed already");
+  const size_t n = sources_.size();
+  std::vector<int64_t> lengths;
+  for (const Source& source : sources_) lengths.push_back(static_cast<int64_t>(source.refs.size()));
+  const bool all = options.stopping == "all_exhausted";
+  if (!all && options.stopping != "first_exhausted") {
+    throw invalid_argument("[dataset] stopping must be first_exhausted or all_exhausted, got '" +
+                           options.stopping + "'");
+  }
+  std::vector<std::pair<int32_t, int64_t>> order;
+  if (!options.interleave) {
+    for (size_t s = 0; s < n; ++s) {
+      for (int64_t i = 0; i < lengths[s]; ++i) order.emplace_back(static_cast<int32_t>(s), i);
+    }
+  } else if (options.probabilities.empty()) {
+    const int64_t rounds = all ? *std::max_element(lengths.begin(), lengths.end())
+                               : *std::min_element(lengths.begin(), lengths.end());
+    for (int64_t i = 0; i < rounds; ++i) {
+      for (size_t s = 0; s < n; ++s) order.emplace_back(static_cast<int32_t>(s), i % lengths[s]);
+    }
+  } else {
+    double sum = 0;
+    bool sound = options.probabilities.size() == n;
+    for (const double p : options.probabilities) sound = sound && p > 0 && p <= 1, sum += p;
+    if (!sound || std::abs(sum - 1) > 1e-6) {
+      throw invalid_argument("[dataset] probabilities must be " + std::to_string(n) +
+                             " numbers above 0 whose sum is 1");
+    }
+    CounterRng rng(options.seed, hash_name("mix_dataset"));
+    std::vector<int64_t> next(n, 0);
+    std::vector<char> ended(n, 0);
+    size_t num_ended = 0;
+    while (all ? num_ended < n : num_ended == 0) {
+      double draw = rng.next_double();
+      size_t s = 0;
+      while (s + 1 < n && draw >= options.probabilities[s]) draw -= options.probabilities[s++];
+      order.emplace_back(static_cast<int32_t>(s), next[s]);
+      if (++next[s] < lengths[s]) continue;
+      next[s] = 0;
+      num_ended += ended[s] == 0 ? 1 : 0;
+      ended[s] = 1;
+    }
+  }
+  mixed_ = std::move(order);
+  hash_sources();
+}
+
+void Dataset::rename_columns(const Json& names, int source) {
+  if (!names.is_object()) {
+    throw invalid_argument("[dataset] column names must be an object {\"in the file\": \"new\"}, got " +
+                           std::string(json_type_name(names)));
+  }
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const auto& [from, to] : names.items()) {
+    if (!to.is_string() || to.get_ref<const std::string&>().empty())
+      throw invalid_argument("[dataset] the new name of column '" + from + "' must be a string");
+    pairs.emplace_back(from, to.get<std::string>());
+  }
+  for (Source* each : chosen(source, "rename_columns")) {
+    each->edits_key += "rename" + names.dump();
+    each->edits.push_back([pairs](Row* row) {
+      Row out = Row::object();
+      for (auto& [key, value] : row->items()) {
+        std::string name = key;
+        for (const auto& [from, to] : pairs) {
+          if (key == from) name = to;
+        }
+        if (out.contains(name)) throw invalid_argument("two columns would be called '" + name + "'");
+        out[name] = std::move(value);
+      }
+      *row = std::move(out);
+    });
+  }
+}
+
+namespace {
+
+Json cast_value(const Json& value, const std::string& type) {
+  const auto fail = [&]() -> Error {
+    return invalid_argument("cannot be cast to " + type + ": " + dump(value).substr(0, 80));
+  };
+  if (value.is_null()) return value;
+  if (type == "string") return value.is_string() ? value : Json(dump(value));
+  Json parsed = value;
+  if (value.is_string() && try_parse_json(value.get_ref<const std::string&>(), parsed)) throw fail();
+  if (type == "json") return parsed;
+  if (type == "bool") {
+    if (parsed.is_boolean()) return parsed;
+    if (parsed.is_number_integer() && (parsed == 0 || parsed == 1)) return parsed == 1;
+    throw fail();
+  }
+  if (!parsed.is_number()) throw fail();
+  if (type == "float") return parsed.get<double>();
+  if (parsed.is_number_integer()) return parsed;
+  const double number = parsed.get<double>();
+  if (number != std::floor(number) || std::abs(number) > 9e15) throw fail();
+  return static_cast<int64_t>(number);
+}
+
+}  // namespace
+
+void Dataset::cast_column(const std::string& column, const std::string& type, int source) {
+  static const std::vector<std::string> kTypes = {"string", "int", "float", "bool", "json"};
+  if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end())
+    throw invalid_argument("[dataset] cast_column: unknown type '" + type + "'" + did_you_mean(type, kTypes));
+  for (Source* each : chosen(source, "cast_column")) {
+    each->edits_key += "cast" + Json::array({column, type}).dump();
+    each->edits.push_back([column, type](Row* row) {
+      const auto found = row->find(column);
+      if (found == row->end()) throw invalid_argument("has no column '" + column + "' to cast");
+      try {
+        *found = cast_value(*found, type);
+      } catch (const Error& e) {
+        throw invalid_argument("column '" + column + "' " + e.what());
+      }
+    });
+  }
+}
+
+void Dataset::map(const std::string& preprocessor, const Json& options, int source) {
   if (!preprocessor.empty()) {
     std::shared_ptr<Preprocessor> made = Registry<Preprocessor>::create(preprocessor, options);
-    map([made](const Row& row) { return (*made)(row); });
+    map_parts([made](const Row& row) { return made->parts(row); }, source);
+    for (Source* each : chosen(source, "map"))
+      each->map_key = preprocessor + (options.is_null() ? "{}" : dump(options));
     return;
   }
+  for (Source* each : chosen(source, "map")) guess(each, options);
+}
+
+void Dataset::guess(Source* source, const Json& options) {
   Row first;
-  for (int64_t i = 0; i < std::min<int64_t>(size(), 100); ++i) {
+  const auto count = static_cast<int64_t>(source->refs.size());
+  for (int64_t i = 0; i < std::min<int64_t>(count, 100); ++i) {
     try {
-      first = row(i);
+      first = row_of(*source, i);
       break;
     } catch (const Error& e) {  // encode() reports a malformed row as it is told to
       if (e.kind() != ErrorKind::kInvalidArgument) throw;
     }
   }
-  if (first.is_null()) row(0);  // every row looked at is malformed: say what is wrong with the first
-  PreprocessorGuess guess = guess_preprocessor(first);
+  if (first.is_null())
+    row_of(*source, 0);  // every row looked at is malformed: say what is wrong with the first
+  PreprocessorGuess found = guess_preprocessor(first);
   if (options.is_object()) {
-    for (const auto& [key, value] : options.items()) guess.options[key] = value;
+    for (const auto& [key, value] : options.items()) found.options[key] = value;
   }
-  map(guess.name, guess.options);
-  notes_.push_back("preprocessor " + guess.name + ": " + guess.why);
+  map(found.name, found.options, static_cast<int>(source - sources_.data()));
+  notes_.push_back("preprocessor " + found.name + ": " + found.why);
 }
 
-void Dataset::map(std::function<Trajectory(const Row&)> fn) {
-  map_ = std::move(fn);
+void Dataset::map(std::function<Trajectory(const Row&)> fn, int source) {
+  map_parts(
+      [fn = std::move(fn)](const Row& row) {
+        std::vector<Part> out(1);
+        out[0].trajectory = fn(row);
+        return out;
+      },
+      source);
+}
+
+void Dataset::map_parts(std::function<std::vector<Part>(const Row&)> fn, int source) {
+  for (Source* each : chosen(source, "map")) {
+    each->map = fn;
+    each->map_key.clear();
+  }
   features_.clear();
   feature_rows_.clear();
+  feature_parts_.clear();
   dropped_.clear();
 }
 
-void Dataset::filter(const std::function<bool(const Row&)>& keep) {
+void Dataset::filter(const std::function<bool(const Row&)>& keep, int source) {
   if (!feature_rows_.empty()) throw conflict("[dataset] filter after encode; filter first");
-  std::vector<char> kept(refs_.size(), 1);
-  const auto bad = each_row(size(), BadRows::kRaise, [&](int64_t i) {
-    Row value;
-    try {
-      value = row(i);
-    } catch (const Error& e) {
-      if (e.kind() == ErrorKind::kInvalidArgument) return;
-      throw;
+  if (!mixed_.empty()) throw conflict("[dataset] filter after mix_dataset; filter first");
+  for (Source* each : chosen(source, "filter")) {
+    std::vector<char> kept(each->refs.size(), 1);
+    const auto bad = each_row(static_cast<int64_t>(each->refs.size()), BadRows::kRaise, [&](int64_t i) {
+      Row value;
+      try {
+        value = row_of(*each, i);
+      } catch (const Error& e) {
+        if (e.kind() == ErrorKind::kInvalidArgument) return;
+        throw;
+      }
+      kept[static_cast<size_t>(i)] = keep(value) ? 1 : 0;
+    });
+    if (!bad.empty())
+      throw invalid_argument(at_place(place_of(*each, bad.begin()->first), bad.begin()->second));
+    size_t left = 0;
+    std::string key;
+    for (size_t i = 0; i < each->refs.size(); ++i) {
+      key.push_back(kept[i] != 0 ? '1' : '0');
+      if (kept[i] == 0) continue;
+      each->refs[left] = each->refs[i];
+      each->loaded_index[left++] = each->loaded_index[i];
     }
-    kept[static_cast<size_t>(i)] = keep(value) ? 1 : 0;
-  });
-  if (!bad.empty()) throw invalid_argument(at_place(place(bad.begin()->first), bad.begin()->second));
-  size_t left = 0;
-  for (size_t i = 0; i < refs_.size(); ++i) {
-    if (kept[i] == 0) continue;
-    refs_[left] = refs_[i];
-    loaded_index_[left++] = loaded_index_[i];
+    if (left == 0) throw invalid_argument("[dataset] the filter leaves no row of '" + each->name + "'");
+    each->refs.resize(left);
+    each->loaded_index.resize(left);
+    each->edits_key += "filter" + sha256_hex(key);
   }
-  if (left == 0) throw invalid_argument("[dataset] the filter leaves no row of '" + name_ + "'");
-  refs_.resize(left);
-  loaded_index_.resize(left);
 }
 
 void Dataset::ensure_mapped() {
-  if (!map_) map("");
-}
-
-Trajectory Dataset::trajectory(int64_t index) const {
-  if (!map_) throw conflict("[dataset] call map() before asking for trajectories");
-  const Row value = row(index);
-  try {
-    return map_(value);
-  } catch (const Error& e) {
-    throw Error(e.kind(), at_place(place(index), e.what()));
-  }
-}
-
-std::vector<Trajectory> Dataset::trajectories() const {
-  std::vector<Trajectory> out(refs_.size());
-  const auto bad =
-      each_row(size(), BadRows::kRaise, [&](int64_t i) { out[static_cast<size_t>(i)] = trajectory(i); });
-  if (!bad.empty()) throw invalid_argument(at_place(place(bad.begin()->first), bad.begin()->second));
-  return out;
-}
-
-void Dataset::encode(const Template& tmpl, BadRows bad_rows) {
-  ensure_mapped();
-  features_.clear();
-  feature_rows_.clear();
-  dropped_.clear();
-  std::vector<std::vector<InputFeature>> made(refs_.size());
-  std::vector<std::string> remarks(
-      refs_.size());  // why a row, or a part of it, is left out though it is not bad
-  auto bad = each_row(size(), bad_rows, [&](int64_t i) {
-    std::vector<InputFeature> features = tmpl.encode(trajectory(i));
-    std::string& remark = remarks[static_cast<size_t>(i)];
-    if (features.empty()) {
-      remark = "deleted by the template (max_length " + std::to_string(tmpl.options().max_length) +
-               ", truncation_strategy " + tmpl.options().truncation_strategy + ")";
-      return;
-    }
-    const size_t all = features.size();
-    std::erase_if(features, [](const InputFeature& f) { return f.num_trained() == 0; });
-    if (features.empty()) throw invalid_argument("no token of it is trained on (every label is masked)");
-    if (features.size() < all) {
-      remark = std::to_string(all - features.size()) + " of its " + std::to_string(all) +
-               " parts have no trained token and are left out";
-    }
-    made[static_cast<size_t>(i)] = std::move(features);
-  });
-  if (!bad.empty() && bad_rows == BadRows::kRaise) {
-    throw invalid_argument(at_place(place(bad.begin()->first), bad.begin()->second));
-  }
-  for (int64_t i = 0; i < size(); ++i) {
-    const auto at = static_cast<size_t>(i);
-    std::string reason = std::move(remarks[at]);
-    if (const auto found = bad.find(i); found != bad.end()) reason = found->second;
-    if (!reason.empty())
-      dropped_.push_back({loaded_index_[at], at_place(place(i), reason).substr(sizeof("[dataset] ") - 1),
-                          !made[at].empty()});
-    for (auto& feature : made[at]) {
-      feature.origin = place(i);
-      features_.push_back(std::move(feature));
-      feature_rows_.push_back(i);
-    }
-    made[at] = {};
-  }
-  if (features_.empty()) {
-    std::string message =
-        "[dataset] none of the " + std::to_string(size()) + " rows of '" + name_ + "' is left to train on";
-    for (size_t i = 0; i < std::min<size_t>(3, dropped_.size()); ++i) message += "\n  " + dropped_[i].reason;
-    throw invalid_argument(message);
+  for (Source& source : sources_) {
+    if (!source.map) guess(&source, nullptr);
   }
 }
 

@@ -1,14 +1,19 @@
 #include "twinkle/data/row_files.h"
 
+#include <glob.h>
+
 #include <algorithm>
 #include <filesystem>
 
 #include "twinkle/core/error.h"
+#include "twinkle/data/csv.h"
 
 namespace twinkle {
 namespace {
 
-enum class FileKind { kJsonLines, kJson, kText, kOther };
+enum class FileKind { kJsonLines, kJson, kText, kCsv, kTsv, kTable, kOther };
+constexpr const char* kKnown =
+    ".jsonl, .json, .csv, .tsv, .txt (also .gz and .zst of these), .parquet, .arrow";
 
 std::string extension_of(const std::string& path) {
   std::string ext = std::filesystem::path(path).extension().string();
@@ -17,17 +22,21 @@ std::string extension_of(const std::string& path) {
 }
 
 FileKind kind_of(const std::string& path) {
-  const std::string ext = extension_of(path);
+  const std::string inner = without_compression(path), ext = extension_of(inner);
   if (ext == ".jsonl" || ext == ".ndjson") return FileKind::kJsonLines;
   if (ext == ".json") return FileKind::kJson;
   if (ext == ".txt") return FileKind::kText;
+  if (ext == ".csv") return FileKind::kCsv;
+  if (ext == ".tsv") return FileKind::kTsv;
+  const bool packed = inner.size() != path.size();
+  if (!packed && (ext == ".parquet" || ext == ".arrow" || ext == ".feather" || ext == ".ipc"))
+    return FileKind::kTable;
   return FileKind::kOther;
 }
 
 bool holds_rows_we_cannot_read(const std::string& path) {
-  static constexpr std::string_view kKnown[] = {".csv", ".tsv", ".parquet", ".arrow", ".gz",
-                                                ".zst", ".xz",  ".bz2",     ".zip"};
-  return std::find(std::begin(kKnown), std::end(kKnown), extension_of(path)) != std::end(kKnown);
+  static constexpr std::string_view kPacked[] = {".gz", ".zst", ".xz", ".bz2", ".zip", ".7z", ".tar", ".lz4"};
+  return std::find(std::begin(kPacked), std::end(kPacked), extension_of(path)) != std::end(kPacked);
 }
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -91,29 +100,7 @@ size_t utf8_length(std::string_view text, size_t at) {
   return 0;
 }
 
-}  // namespace
-
-std::shared_ptr<const RowFiles> RowFiles::open(const std::string& path, const std::string& text_split) {
-  if (text_split != "file" && text_split != "paragraph" && text_split != "line") {
-    throw invalid_argument("[dataset] text_split must be one of file, paragraph, line, got '" + text_split +
-                           "'");
-  }
-  if (!file_exists(path)) {
-    throw not_found("[dataset] no file or folder '" + path +
-                    "'; give the path of a .jsonl, .json or .txt file or of a folder of them");
-  }
-  auto files = std::make_shared<RowFiles>();
-  if (is_directory(path)) {
-    files->add_folder(path, text_split);
-  } else {
-    files->add_file(path, text_split);
-  }
-  if (files->rows_.empty()) throw invalid_argument("[dataset] '" + path + "' has no rows");
-  files->rows_.shrink_to_fit();
-  return files;
-}
-
-void RowFiles::add_folder(const std::string& path, const std::string& text_split) {
+std::vector<std::string> files_of_folder(const std::string& path, std::vector<std::string>* notes) {
   std::vector<std::string> paths, unreadable;
   int64_t skipped = 0;
   std::error_code code;
@@ -143,7 +130,7 @@ void RowFiles::add_folder(const std::string& path, const std::string& text_split
                            " files are not read; convert to .jsonl, or give the path of one file");
   }
   if (paths.empty())
-    throw invalid_argument("[dataset] the folder '" + path + "' has no .jsonl, .json or .txt file");
+    throw invalid_argument("[dataset] the folder '" + path + "' has no data file (" + kKnown + ")");
   const auto is_text = [](const std::string& p) { return kind_of(p) == FileKind::kText; };
   const auto text = std::find_if(paths.begin(), paths.end(), is_text);
   const auto rows = std::find_if_not(paths.begin(), paths.end(), is_text);
@@ -151,22 +138,71 @@ void RowFiles::add_folder(const std::string& path, const std::string& text_split
     throw invalid_argument("[dataset] the folder '" + path + "' mixes text ('" + *text + "') and rows ('" +
                            *rows + "'); give the path of one file or move one kind away");
   }
-  for (const auto& file : paths) add_file(file, text_split);
   if (skipped > 0)
-    notes_.push_back("skipped " + std::to_string(skipped) + " files of other kinds in '" + path + "'");
+    notes->push_back("skipped " + std::to_string(skipped) + " files of other kinds in '" + path + "'");
+  return paths;
 }
 
-void RowFiles::add_file(const std::string& path, const std::string& text_split) {
+}  // namespace
+
+std::shared_ptr<const RowFiles> RowFiles::open(const std::string& path, const RowFileOptions& options) {
+  const std::string& text_split = options.text_split;
+  if (text_split != "file" && text_split != "paragraph" && text_split != "line") {
+    throw invalid_argument("[dataset] text_split must be one of file, paragraph, line, got '" + text_split +
+                           "'");
+  }
+  auto files = std::make_shared<RowFiles>();
+  for (const auto& file : paths_of(path, &files->notes_)) files->add_file(file, options);
+  if (files->rows_.empty()) throw invalid_argument("[dataset] '" + path + "' has no rows");
+  files->rows_.shrink_to_fit();
+  return files;
+}
+
+std::vector<std::string> RowFiles::paths_of(const std::string& path, std::vector<std::string>* notes) {
+  if (file_exists(path)) {
+    if (is_directory(path)) return files_of_folder(path, notes);
+    return {path};
+  }
+  if (path.find_first_of("*?[") != std::string::npos) {
+    ::glob_t found{};
+    const int code = ::glob(path.c_str(), 0, nullptr, &found);
+    std::vector<std::string> paths;
+    for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i) {
+      if (!is_directory(found.gl_pathv[i])) paths.emplace_back(found.gl_pathv[i]);
+    }
+    ::globfree(&found);
+    if (paths.empty()) throw not_found("[dataset] no file matches '" + path + "'");
+    std::sort(paths.begin(), paths.end());
+    return paths;
+  }
+  throw not_found("[dataset] no file or folder '" + path + "'; give the path of a file (" + kKnown +
+                  "), of a folder of them or a pattern");
+}
+
+void RowFiles::add_file(const std::string& path, const RowFileOptions& options) {
   const FileKind kind = kind_of(path);
   if (kind == FileKind::kOther) {
     const std::string ext = extension_of(path);
     throw invalid_argument("[dataset] '" + path + "': cannot read a " +
-                           (ext.empty() ? "file without extension" : ext + " file") +
-                           "; known: .jsonl, .json, .txt, or a folder of them");
+                           (ext.empty() ? "file without extension" : ext + " file") + "; known: " + kKnown +
+                           ", or a folder of them");
   }
   if (files_.size() >= INT32_MAX) throw invalid_argument("[dataset] too many files");
-  files_.push_back({MappedFile(path), kind == FileKind::kText});
-  const std::string_view text = files_.back().map.text();
+  files_.push_back({});
+  File& file = files_.back();
+  file.path = path;
+  if (kind == FileKind::kTable) {
+    file.kind = Kind::kTable;
+    file.table = open_table_file(path);
+    file.table_hash = sha256_hex(MappedFile(path).text());
+    const int64_t count = file.table->num_rows();
+    if (count >= INT32_MAX) throw invalid_argument("[dataset] '" + path + "' has more than 2^31 rows");
+    const auto number = static_cast<int32_t>(files_.size()) - 1;
+    for (int64_t i = 0; i < count; ++i) rows_.push_back({number, static_cast<int32_t>(i + 1), i, 0, i + 1});
+    return;
+  }
+  file.bytes = FileBytes(path);
+  const std::string_view text = file.bytes.text();
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
     throw invalid_argument("[dataset] '" + path + "' is UTF-16; save it as UTF-8");
   }
@@ -175,8 +211,13 @@ void RowFiles::add_file(const std::string& path, const std::string& text_split) 
     cut_lines(text, start);
   } else if (kind == FileKind::kJson) {
     cut_values(text, start);
+  } else if (kind == FileKind::kText) {
+    file.kind = Kind::kText;
+    cut_text(text, start, options.text_split);
   } else {
-    cut_text(text, start, text_split);
+    file.kind = Kind::kCsv;
+    file.separator = kind == FileKind::kTsv ? '\t' : ',';
+    cut_records(text, start, options.columns);
   }
 }
 
@@ -184,8 +225,8 @@ void RowFiles::add_row(int64_t begin, int64_t end) {
   const auto file = static_cast<int32_t>(files_.size()) - 1;
   const int32_t number = rows_.empty() || rows_.back().file != file ? 1 : rows_.back().number + 1;
   if (number == INT32_MAX)
-    throw invalid_argument("[dataset] '" + files_.back().map.path() + "' has more than 2^31 rows");
-  const std::string_view text = files_.back().map.text();
+    throw invalid_argument("[dataset] '" + files_.back().path + "' has more than 2^31 rows");
+  const std::string_view text = files_.back().bytes.text();
   const int64_t counted = number == 1 ? 0 : rows_.back().begin;
   const int64_t line =
       (number == 1 ? 1 : rows_.back().line) + std::count(text.begin() + counted, text.begin() + begin, '\n');
@@ -203,7 +244,7 @@ void RowFiles::cut_lines(std::string_view text, size_t start) {
 }
 
 void RowFiles::cut_values(std::string_view text, size_t start) {
-  const std::string& path = files_.back().map.path();
+  const std::string& path = files_.back().path;
   const auto trimmed = [&](size_t begin, size_t end) {
     while (end > begin && is_space(text[end - 1])) --end;
     add_row(static_cast<int64_t>(begin), static_cast<int64_t>(end));
@@ -242,7 +283,7 @@ void RowFiles::cut_text(std::string_view text, size_t start, const std::string& 
     const size_t length = utf8_length(text, at);
     if (length == 0) {
       const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-      throw invalid_argument("[dataset] '" + files_.back().map.path() + "' line " + std::to_string(line) +
+      throw invalid_argument("[dataset] '" + files_.back().path + "' line " + std::to_string(line) +
                              ", byte " + std::to_string(at + 1) + ": not valid UTF-8");
     }
     at += length;
@@ -269,20 +310,99 @@ void RowFiles::cut_text(std::string_view text, size_t start, const std::string& 
   }
 }
 
+void RowFiles::cut_records(std::string_view text, size_t start, const std::vector<std::string>& columns) {
+  File& file = files_.back();
+  size_t at = start;
+  const auto is_empty_line = [&](size_t begin, size_t end) {
+    return text.substr(begin, end - begin).find_first_not_of("\r\n") == std::string_view::npos;
+  };
+  const auto next = [&](size_t begin) {
+    bool closed = true;
+    const size_t end = csv::record_end(text, begin, file.separator, &closed);
+    if (closed) return end;
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n');
+    throw invalid_argument("[dataset] '" + file.path + "' line " + std::to_string(line) +
+                           ": a quote of this record is never closed");
+  };
+  file.columns = columns;
+  while (file.columns.empty() && at < text.size()) {
+    const size_t end = next(at);
+    if (!is_empty_line(at, end)) file.columns = csv::fields(text.substr(at, end - at), file.separator);
+    at = end;
+  }
+  for (size_t i = 0; i < file.columns.size(); ++i) {
+    const bool twice = std::find(file.columns.begin(), file.columns.begin() + static_cast<std::ptrdiff_t>(i),
+                                 file.columns[i]) != file.columns.begin() + static_cast<std::ptrdiff_t>(i);
+    if (file.columns[i].empty() || twice) {
+      throw invalid_argument(
+          "[dataset] '" + file.path + "': column " + std::to_string(i + 1) +
+          (twice ? " has the name of another, '" + file.columns[i] + "'" : " has no name") +
+          "; where the first record is no header, name the columns");
+    }
+  }
+  while (at < text.size()) {
+    const size_t end = next(at);
+    if (!is_empty_line(at, end)) add_row(static_cast<int64_t>(at), static_cast<int64_t>(end));
+    at = end;
+  }
+}
+
+Row RowFiles::parse_csv(const File& file, const RowRef& ref) const {
+  std::vector<std::string> values;
+  try {
+    values = csv::fields(bytes(ref), file.separator);
+  } catch (const Error& e) {
+    throw invalid_argument("[dataset] " + place(ref) + ": " + e.what());
+  }
+  if (values.size() != file.columns.size()) {
+    throw invalid_argument("[dataset] " + place(ref) + ": has " + std::to_string(values.size()) +
+                           " fields, there are " + std::to_string(file.columns.size()) + " columns");
+  }
+  Row row = Row::object();
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t at = 0; at < values[i].size();) {
+      const size_t length = utf8_length(values[i], at);
+      if (length == 0) {
+        throw invalid_argument("[dataset] " + place(ref) + ": column '" + file.columns[i] +
+                               "' is not valid UTF-8");
+      }
+      at += length;
+    }
+    row[file.columns[i]] = std::move(values[i]);
+  }
+  return row;
+}
+
+std::string RowFiles::hash(const RowRef& ref) const {
+  const File& file = files_[static_cast<size_t>(ref.file)];
+  if (file.kind != Kind::kTable) return sha256_hex(bytes(ref));
+  return sha256_hex(file.table_hash + "\n" + std::to_string(ref.begin));
+}
+
 std::string_view RowFiles::bytes(const RowRef& ref) const {
-  return files_[static_cast<size_t>(ref.file)].map.text().substr(static_cast<size_t>(ref.begin),
-                                                                 static_cast<size_t>(ref.length));
+  return files_[static_cast<size_t>(ref.file)].bytes.text().substr(static_cast<size_t>(ref.begin),
+                                                                   static_cast<size_t>(ref.length));
 }
 
 std::string RowFiles::place(const RowRef& ref) const {
-  std::string out = files_[static_cast<size_t>(ref.file)].map.path() + " row " + std::to_string(ref.number);
+  std::string out = files_[static_cast<size_t>(ref.file)].path + " row " + std::to_string(ref.number);
   if (ref.line != ref.number) out += " (line " + std::to_string(ref.line) + ")";
   return out;
 }
 
 Row RowFiles::parse(const RowRef& ref) const {
+  const File& file = files_[static_cast<size_t>(ref.file)];
+  if (file.kind == Kind::kTable) {
+    try {
+      return file.table->row(ref.begin);
+    } catch (const Error& e) {
+      if (std::string_view(e.what()).starts_with("[dataset] ")) throw;
+      throw invalid_argument("[dataset] " + place(ref) + ": " + e.what());
+    }
+  }
+  if (file.kind == Kind::kCsv) return parse_csv(file, ref);
   const std::string_view text = bytes(ref);
-  if (files_[static_cast<size_t>(ref.file)].text) {
+  if (files_[static_cast<size_t>(ref.file)].kind == Kind::kText) {
     std::string clean;
     clean.reserve(text.size());
     for (size_t i = 0; i < text.size(); ++i) {
@@ -292,10 +412,9 @@ Row RowFiles::parse(const RowRef& ref) const {
   }
   Row row;
   if (const auto problem = try_parse_json(text, row)) {
-    std::string where =
-        files_[static_cast<size_t>(ref.file)].map.path() + " row " + std::to_string(ref.number);
+    std::string where = files_[static_cast<size_t>(ref.file)].path + " row " + std::to_string(ref.number);
     if (problem->line > 0) {
-      const std::string_view all = files_[static_cast<size_t>(ref.file)].map.text();
+      const std::string_view all = files_[static_cast<size_t>(ref.file)].bytes.text();
       const size_t previous =
           ref.begin == 0 ? std::string_view::npos : all.rfind('\n', static_cast<size_t>(ref.begin) - 1);
       const int64_t indent =

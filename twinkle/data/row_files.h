@@ -2,10 +2,16 @@
 // asked for, so a data set costs some 100 bytes a row whatever its size. Immutable after open: safe from many
 // threads.
 //
-// .jsonl   one object a line; blank lines are skipped; a byte order mark and CRLF line ends are accepted
+// .jsonl   one object a line; blank lines are skipped
 // .json    a list of objects, or objects one after another
+// .csv     columns named by the first record, or by RowFileOptions::columns; .tsv likewise with tabs. Values
+// are
+//          text, whatever they look like: a column never changes its type with its content
 // .txt     rows {"text": ...}: the whole file ("file"), cut at blank lines ("paragraph"), or by line ("line")
+// .parquet, .arrow, .feather, .ipc  tables (Arrow files and streams)
+// .gz, .zst of all but tables; a byte order mark and CRLF line ends are accepted everywhere
 // folder   every such file below it, by path; hidden files and files of other kinds are skipped and noted
+// a*.csv   a pattern of paths (*, ?, [...]), in order
 #pragma once
 
 #include <cstdint>
@@ -14,7 +20,8 @@
 #include <string_view>
 #include <vector>
 
-#include "twinkle/core/files.h"
+#include "twinkle/data/file_bytes.h"
+#include "twinkle/data/table_file.h"
 #include "twinkle/data/types.h"
 
 namespace twinkle {
@@ -27,13 +34,21 @@ struct RowRef {
   int64_t line = 0;               // where it begins, counted from 1
 };
 
+struct RowFileOptions {
+  std::string text_split = "file";
+  std::vector<std::string> columns;  // names for .csv and .tsv without a first record of names
+};
+
 class RowFiles {
  public:
   /// Errors begin with "[dataset]" and name the file; malformed rows are reported by parse(), not here.
-  static std::shared_ptr<const RowFiles> open(const std::string& path, const std::string& text_split);
+  static std::shared_ptr<const RowFiles> open(const std::string& path, const RowFileOptions& options);
+  /// One by its place in the order of open(); for data that is read file after file.
+  static std::vector<std::string> paths_of(const std::string& path, std::vector<std::string>* notes);
 
   const std::vector<RowRef>& rows() const { return rows_; }
-  std::string_view bytes(const RowRef& ref) const;
+  /// SHA-256 that changes with the row's content: of its bytes, or of its table's file and its number.
+  std::string hash(const RowRef& ref) const;
   /// The row as an object; invalid_argument "[dataset] FILE row N ...: ..." when it is not one.
   Row parse(const RowRef& ref) const;
   /// "FILE row N", with the line where it differs.
@@ -41,16 +56,24 @@ class RowFiles {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  enum class Kind { kJson, kText, kCsv, kTable };
   struct File {
-    MappedFile map;
-    bool text = false;
+    FileBytes bytes;
+    Kind kind = Kind::kJson;
+    std::string path;
+    std::vector<std::string> columns;  // of kCsv
+    char separator = ',';
+    std::shared_ptr<const TableFile> table;
+    std::string table_hash;
   };
-  void add_folder(const std::string& path, const std::string& text_split);
-  void add_file(const std::string& path, const std::string& text_split);
+  void add_file(const std::string& path, const RowFileOptions& options);
   void add_row(int64_t begin, int64_t end);
   void cut_lines(std::string_view text, size_t start);
   void cut_values(std::string_view text, size_t start);
+  void cut_records(std::string_view text, size_t start, const std::vector<std::string>& columns);
   void cut_text(std::string_view text, size_t start, const std::string& text_split);
+  Row parse_csv(const File& file, const RowRef& ref) const;
+  std::string_view bytes(const RowRef& ref) const;
 
   std::vector<File> files_;
   std::vector<RowRef> rows_;

@@ -15,11 +15,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "twinkle/core/registry.h"
 #include "twinkle/data/types.h"
 #include "twinkle/text/tokenizer.h"
+#include "twinkle/text/tool_calls.h"
 
 namespace twinkle {
 
@@ -29,8 +31,11 @@ struct TemplateOptions {
   std::string truncation_strategy = "raise";  // raise | left | right | split | delete
   bool use_chat_template = true;              // false: plain text, every token is trained (pre-training)
   bool enable_thinking = true;
-  std::string default_system;  // put first when the conversation has no system message
-  std::string chat_template;   // overrides the tokenizer's
+  std::string default_system;           // put first when the conversation has no system message
+  std::string chat_template;            // overrides the tokenizer's
+  Json chat_template_kwargs = nullptr;  // further variables of the chat template (reasoning_effort ...)
+  std::string loss_scale = "default";   // how tokens count in the loss, see LossScale
+  std::string tool_call_parser;         // format of tool calls in replies; "": the first that finds one
 };
 
 class Template {
@@ -51,6 +56,32 @@ class Template {
   virtual const TemplateOptions& options() const = 0;
   /// Ids that end a turn when the model writes them (eos and the template's end-of-turn token).
   virtual std::vector<int32_t> stop_ids() const = 0;
+  /// `whole` as the truncation strategy leaves it; this default only refuses what is too long.
+  virtual std::vector<InputFeature> truncate(InputFeature whole) const;
+  /// The chat template's text; "" without one. Part of the key of encoded data.
+  virtual std::string chat_template_source() const { return ""; }
+  /// Names what encodes, beside its options: the class, by default.
+  virtual std::string identity() const { return typeid(*this).name(); }
+
+  /// encode() of each, on all cores; an error says which ("[template] conversation 3: ...").
+  std::vector<std::vector<InputFeature>> batch_encode(std::span<const Trajectory> trajectories) const;
+  /// Why a conversation cannot be encoded to something that trains; "" when it can.
+  std::string check(const Trajectory& trajectory) const;
+  std::vector<std::string> batch_check(std::span<const Trajectory> trajectories) const;
+  std::vector<std::string> batch_decode(std::span<const std::vector<int32_t>> ids,
+                                        bool skip_special_tokens = true) const;
+
+  /// A prompt and what the model wrote after it: the new tokens are trained on, the labels of the prompt
+  /// stay. The result is cut as truncation_strategy says (raise and split: an error when it is too long;
+  /// delete: no tokens). `message` is the reply as an assistant message in OpenAI's form, tool calls taken
+  /// out.
+  struct Continued {
+    InputFeature feature;
+    Json message;
+  };
+  Continued concat_input_feature(const InputFeature& prompt, std::span<const int32_t> new_tokens) const;
+  /// The tool calls of a reply, by the parser of the options or the first that finds one.
+  ParsedReply parse_tool_call(std::string_view text) const;
 };
 
 using TemplateFactory =
@@ -64,6 +95,10 @@ struct RegisterTemplate {
 
 /// TemplateOptions as parameters, for help and checking.
 std::vector<ParamSpec> template_params();
+
+/// The template that a model wants, by its config.json (model_type), the metadata of a .gguf file, or its
+/// name: Qwen3_5Template for Qwen3.5 and 3.6, DeepseekV4Template, else Template.
+std::string template_name_for(const std::string& model_path);
 
 /// The registered template `name` ("" picks the general one) over a tokenizer.
 std::unique_ptr<Template> make_template(const std::string& name, std::shared_ptr<const Tokenizer> tokenizer,

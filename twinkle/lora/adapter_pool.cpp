@@ -98,8 +98,7 @@ const std::string& AdapterPool::folder() {
       options_.spill_dir.empty() ? fs::temp_directory_path() : fs::path(options_.spill_dir);
   make_directories(parent.string());
   remove_left_overs(parent);
-  std::string pattern =
-      (parent / (std::string(kFolder) + std::to_string(::getpid()) + "-XXXXXX")).string();
+  std::string pattern = (parent / (std::string(kFolder) + std::to_string(::getpid()) + "-XXXXXX")).string();
   if (::mkdtemp(pattern.data()) == nullptr) {
     throw unavailable("[pool] cannot make a folder in '" + parent.string() + "': " + std::strerror(errno));
   }
@@ -144,8 +143,9 @@ void AdapterPool::check_modules(const Adapter& adapter) const {
       throw refuse(module.name, "is not among the modules allowed here: " + joined(options_.target_modules));
     }
     const auto closed = [&](bool open, const std::vector<std::string>& part, const char* what) {
-      if (!open && listed(part, last)) throw refuse(module.name, std::string("is part of the ") + what +
-                                                                       ", which adapters may not touch here");
+      if (!open && listed(part, last))
+        throw refuse(module.name,
+                     std::string("is part of the ") + what + ", which adapters may not touch here");
     };
     closed(options_.attention, modules_of_parts(true, false, false), "attention");
     closed(options_.mlp, modules_of_parts(false, true, false), "MLP");
@@ -252,11 +252,10 @@ void AdapterPool::write_out(const std::string& name, Entry& leaving) {
   std::vector<TensorToWrite> tensors;
   const auto add = [&](const std::string& key, const at::Tensor& value) {
     const at::Tensor host = value.cpu().contiguous();
-    tensors.push_back({key, "F32", {host.numel()}, [host](int64_t offset, std::span<std::byte> out) {
-                         std::memcpy(out.data(),
-                                     static_cast<const std::byte*>(host.const_data_ptr()) + offset,
-                                     out.size());
-                       }});
+    tensors.push_back(
+        {key, "F32", {host.numel()}, [host](int64_t offset, std::span<std::byte> out) {
+           std::memcpy(out.data(), static_cast<const std::byte*>(host.const_data_ptr()) + offset, out.size());
+         }});
   };
   Adapter& adapter = *leaving.adapter;
   add("values", adapter.values());
@@ -371,8 +370,7 @@ int64_t AdapterPool::resident_bytes() const {
   for (const auto& [name, one] : entries_) {
     if (!one.resident()) continue;
     bytes += static_cast<int64_t>(one.adapter->values().nbytes());
-    if (one.adapter->gradients().defined())
-      bytes += static_cast<int64_t>(one.adapter->gradients().nbytes());
+    if (one.adapter->gradients().defined()) bytes += static_cast<int64_t>(one.adapter->gradients().nbytes());
     for (const auto& [module, parameter] : one.adapter->saved_modules()) {
       bytes += static_cast<int64_t>(parameter.flat().nbytes()) * (parameter.trainable ? 2 : 1);
     }

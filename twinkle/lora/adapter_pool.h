@@ -60,8 +60,8 @@ class AdapterPool {
   AdapterPool(const AdapterPool&) = delete;
   AdapterPool& operator=(const AdapterPool&) = delete;
 
-  /// A fresh adapter, or one from PEFT files. `conflict` when the name is taken; invalid_argument for what the
-  /// options do not allow; `exhausted` when no adapter can leave. After an error everything is as before.
+  /// A fresh adapter, or one from PEFT files. `conflict` when the name is taken; invalid_argument for what
+  /// the options do not allow; `exhausted` when no adapter can leave. After an error everything is as before.
   std::shared_ptr<Adapter> create(const std::string& name, const LoraConfig& config);
   std::shared_ptr<Adapter> load(const std::string& name, const std::string& directory);
   /// Frees memory, file and name. Snapshots that are held keep their weights. not_found.

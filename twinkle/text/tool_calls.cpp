@@ -121,7 +121,8 @@ ToolCall broken(std::string problem) {
 }
 
 ToolCall from_object(const Json& value) {
-  if (!value.is_object()) return broken("a call must be an object, got " + std::string(json_type_name(value)));
+  if (!value.is_object())
+    return broken("a call must be an object, got " + std::string(json_type_name(value)));
   const Json* from = &value;
   if (const auto inner = value.find("function"); inner != value.end() && inner->is_object()) from = &*inner;
   const auto name = from->find("name");
@@ -304,16 +305,15 @@ Json openai_tool_call(const ToolCall& call, size_t index) {
   if (id.empty()) {
     id = "call_" + sha256_hex(std::to_string(index) + "\n" + call.name + "\n" + arguments).substr(0, 24);
   }
-  return {{"id", id},
-          {"type", "function"},
-          {"function", {{"name", call.name}, {"arguments", arguments}}}};
+  return {{"id", id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", arguments}}}};
 }
 
 Json openai_message(const ParsedReply& reply) {
   Json out = {{"role", "assistant"}};
   out["content"] = reply.content.empty() && !reply.calls.empty() ? Json(nullptr) : Json(reply.content);
   if (reply.has_reasoning) out["reasoning_content"] = reply.reasoning;
-  for (size_t i = 0; i < reply.calls.size(); ++i) out["tool_calls"].push_back(openai_tool_call(reply.calls[i], i));
+  for (size_t i = 0; i < reply.calls.size(); ++i)
+    out["tool_calls"].push_back(openai_tool_call(reply.calls[i], i));
   return out;
 }
 

@@ -1,6 +1,6 @@
-// Tool calls inside of what a model wrote: parsers by name, whole or as the text arrives, and OpenAI's form of
-// the result. Parsers are immutable and safe from many threads; a stream belongs to one thread. No input makes
-// a parser throw: what is no call stays text, and a call that cannot be read is kept as it was written.
+// Tool calls inside of what a model wrote: parsers by name, whole or as the text arrives, and OpenAI's form
+// of the result. Parsers are immutable and safe from many threads; a stream belongs to one thread. No input
+// makes a parser throw: what is no call stays text, and a call that cannot be read is kept as it was written.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ namespace twinkle {
 struct ToolCall {
   std::string name;
   Json arguments = Json::object();
-  std::string id;          // as the model wrote it; "" in most formats
-  bool closed = true;      // false: the text ended before the block did
-  std::string problem;     // why it cannot be called; "" for a good call
-  std::string raw;         // the whole block as written
+  std::string id;       // as the model wrote it; "" in most formats
+  bool closed = true;   // false: the text ended before the block did
+  std::string problem;  // why it cannot be called; "" for a good call
+  std::string raw;      // the whole block as written
   bool valid() const { return problem.empty(); }
 };
 
@@ -43,7 +43,8 @@ class ToolCallParser {
     bool line_start = true;  // a line begins here
     bool last = true;        // no more text will follow, and kMore is no answer
   };
-  /// The first piece of `text`, which is not empty. What is said of a text holds for every continuation of it.
+  /// The first piece of `text`, which is not empty. What is said of a text holds for every continuation of
+  /// it.
   virtual ToolCallPiece next(std::string_view text, const Position& position) const = 0;
   /// A call that has begun becomes complete only with one of these bytes, or at the end.
   virtual std::string_view closers() const = 0;
@@ -84,13 +85,14 @@ class ToolCallStream {
 /// Calls and content of `text`; reasoning is not looked at.
 ParsedReply parse_tool_calls(const ToolCallParser& parser, std::string_view text);
 
-/// A leading <think>...</think> (or a text whose opening tag stood in the prompt and that only closes it) taken
-/// off; then the calls of the rest. An unclosed <think> makes all of it reasoning.
+/// A leading <think>...</think> (or a text whose opening tag stood in the prompt and that only closes it)
+/// taken off; then the calls of the rest. An unclosed <think> makes all of it reasoning.
 ParsedReply parse_reply(const ToolCallParser& parser, std::string_view text);
 
 /// not_found with the nearest name.
 std::shared_ptr<const ToolCallParser> tool_call_parser(std::string_view name);
-/// The first parser that finds a call, in the order hermes_qwen, cline, vcp, react, dsml, mistral, llama3_json;
+/// The first parser that finds a call, in the order hermes_qwen, cline, vcp, react, dsml, mistral,
+/// llama3_json;
 /// "" when none does.
 std::string detect_tool_call_parser(std::string_view text);
 
@@ -113,7 +115,8 @@ size_t partial_suffix(std::string_view text, std::string_view marker);
 /// Text up to the next `marker`, or what of it cannot be its beginning; none when the marker stands first.
 std::optional<ToolCallPiece> text_before(std::string_view text, std::string_view marker, bool last);
 ToolCallPiece text_piece(size_t length);
-ToolCallPiece call_piece(std::string_view text, size_t length, std::vector<ToolCall> calls, bool closed = true);
+ToolCallPiece call_piece(std::string_view text, size_t length, std::vector<ToolCall> calls,
+                         bool closed = true);
 ToolCallPiece inside_call();
 ToolCall broken(std::string problem);
 /// A call from {"name", "arguments" or "parameters", "id"?}.

@@ -112,7 +112,8 @@ class HermesQwenParser : public ToolCallParser {
     for (size_t at = body.find(kOpenParameter); at != kNone;) {
       const size_t name_end = body.find('>', at);
       if (name_end == kNone) return;
-      const std::string name(trim(body.substr(at + kOpenParameter.size(), name_end - at - kOpenParameter.size())));
+      const std::string name(
+          trim(body.substr(at + kOpenParameter.size(), name_end - at - kOpenParameter.size())));
       const size_t following = std::min(body.find(kOpenParameter, name_end), body.size());
       size_t end = body.find(kCloseParameter, name_end);
       if (end == kNone) end = following;
@@ -139,12 +140,14 @@ class MistralParser : public ToolCallParser {
       const size_t end = json_end(text, body);
       if (end == kNone) return unfinished();
       const auto value = read_json(text.substr(body, end - body));
-      return call_piece(text, end, value ? from_value(*value)
-                                         : std::vector<ToolCall>{broken("the calls are not valid JSON")});
+      return call_piece(
+          text, end,
+          value ? from_value(*value) : std::vector<ToolCall>{broken("the calls are not valid JSON")});
     }
     size_t name_end = body;
-    while (name_end < text.size() && (std::isalnum(static_cast<unsigned char>(text[name_end])) != 0 ||
-                                      text[name_end] == '_' || text[name_end] == '-' || text[name_end] == '.'))
+    while (name_end < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[name_end])) != 0 || text[name_end] == '_' ||
+            text[name_end] == '-' || text[name_end] == '.'))
       ++name_end;
     constexpr std::string_view kArgs = "[ARGS]", kCallId = "[CALL_ID]";
     ToolCall call;
@@ -176,8 +179,8 @@ class MistralParser : public ToolCallParser {
   static constexpr std::string_view kOpen = "[TOOL_CALLS]";
 };
 
-// {"name", "parameters"} as the whole reply, or after <|python_tag|>; several are parted by ';'. A JSON object
-// elsewhere in an answer is text.
+// {"name", "parameters"} as the whole reply, or after <|python_tag|>; several are parted by ';'. A JSON
+// object elsewhere in an answer is text.
 class Llama3JsonParser : public ToolCallParser {
  public:
   ToolCallPiece next(std::string_view text, const Position& position) const override {

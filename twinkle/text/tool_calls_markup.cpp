@@ -85,12 +85,18 @@ class ClineParser : public ToolCallParser {
   static constexpr size_t kLongestName = 64;
   // Markup of models and of HTML, never names of tools.
   static constexpr std::array<std::string_view, 48> kDenied = {
-      "think",     "answer", "tool_call", "tool_response", "function", "parameter", "parameters", "tools",
-      "tool",      "system", "user",      "assistant",     "message",  "messages",  "content",    "response",
-      "output",    "role",   "p",         "a",             "b",        "i",         "em",         "strong",
-      "div",       "span",   "pre",       "code",          "br",       "hr",        "ul",         "ol",
-      "li",        "h1",     "h2",        "h3",            "h4",       "h5",        "h6",         "table",
-      "tr",        "td",     "th",        "tbody",         "thead",    "img",       "video",      "reasoning_content"};
+      "think",    "answer",    "tool_call",  "tool_response",
+      "function", "parameter", "parameters", "tools",
+      "tool",     "system",    "user",       "assistant",
+      "message",  "messages",  "content",    "response",
+      "output",   "role",      "p",          "a",
+      "b",        "i",         "em",         "strong",
+      "div",      "span",      "pre",        "code",
+      "br",       "hr",        "ul",         "ol",
+      "li",       "h1",        "h2",         "h3",
+      "h4",       "h5",        "h6",         "table",
+      "tr",       "td",        "th",         "tbody",
+      "thead",    "img",       "video",      "reasoning_content"};
 
   static bool is_first(char c) { return c >= 'a' && c <= 'z'; }
 
@@ -129,7 +135,8 @@ class ClineParser : public ToolCallParser {
   }
 };
 
-// <<<[TOOL_REQUEST]>>> with lines key:「始」value「末」; 「始ESCAPE」...「末ESCAPE」 around values that spell the marks.
+// <<<[TOOL_REQUEST]>>> with lines key:「始」value「末」; 「始ESCAPE」...「末ESCAPE」 around values that spell
+// the marks.
 class VcpParser : public ToolCallParser {
  public:
   ToolCallPiece next(std::string_view text, const Position& position) const override {
@@ -188,7 +195,8 @@ class VcpParser : public ToolCallParser {
     if (!text.ends_with(':')) return "";
     text = trim(text.substr(0, text.size() - 1));
     size_t begin = text.size();
-    while (begin > 0 && (std::isalnum(static_cast<unsigned char>(text[begin - 1])) != 0 || text[begin - 1] == '_'))
+    while (begin > 0 &&
+           (std::isalnum(static_cast<unsigned char>(text[begin - 1])) != 0 || text[begin - 1] == '_'))
       --begin;
     const std::string_view key = text.substr(begin);
     return key.empty() || std::isdigit(static_cast<unsigned char>(key[0])) != 0 ? "" : std::string(key);
@@ -239,7 +247,8 @@ class ReactParser : public ToolCallParser {
         call.arguments = *parsed;
         return call_piece(text, end, {std::move(call)});
       }
-      if (end == kNone) return call_piece(text, text.size(), {broken("the input of the action is cut short")}, false);
+      if (end == kNone)
+        return call_piece(text, text.size(), {broken("the input of the action is cut short")}, false);
     }
     const size_t end = text.find('\n', value);
     if (end == kNone && !last) return inside_call();
@@ -282,8 +291,8 @@ class ReactParser : public ToolCallParser {
   }
 };
 
-// DeepSeek's markup: <｜DSML｜tool_calls> around <｜DSML｜invoke name="..."> with <｜DSML｜parameter name="..."
-// string="true|false">; V3.2 names the outer block function_calls.
+// DeepSeek's markup: <｜DSML｜tool_calls> around <｜DSML｜invoke name="..."> with <｜DSML｜parameter
+// name="..." string="true|false">; V3.2 names the outer block function_calls.
 class DsmlParser : public ToolCallParser {
  public:
   ToolCallPiece next(std::string_view text, const Position& position) const override {
@@ -323,8 +332,10 @@ class DsmlParser : public ToolCallParser {
   std::string_view closers() const override { return ">"; }
 
  private:
-  static constexpr std::array<std::string_view, 2> kOpens = {"<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"};
-  static constexpr std::array<std::string_view, 2> kCloses = {"</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"};
+  static constexpr std::array<std::string_view, 2> kOpens = {"<｜DSML｜tool_calls>",
+                                                             "<｜DSML｜function_calls>"};
+  static constexpr std::array<std::string_view, 2> kCloses = {"</｜DSML｜tool_calls>",
+                                                              "</｜DSML｜function_calls>"};
   static constexpr std::string_view kInvoke = "<｜DSML｜invoke name=\"", kInvokeEnd = "</｜DSML｜invoke>",
                                     kParameter = "<｜DSML｜parameter name=\"",
                                     kParameterEnd = "</｜DSML｜parameter>";
@@ -347,8 +358,8 @@ class DsmlParser : public ToolCallParser {
       if (stop == kNone) return kNone;
       const std::string key(text.substr(name, name_end - name));
       const std::string_view value = text.substr(tag_end + 1, stop - tag_end - 1);
-      const bool string = name_end > tag_end ||
-                          text.substr(name_end, tag_end - name_end).find("string=\"false\"") == kNone;
+      const bool string =
+          name_end > tag_end || text.substr(name_end, tag_end - name_end).find("string=\"false\"") == kNone;
       const auto parsed = string ? std::nullopt : read_json(value);
       call->arguments[key] = parsed ? *parsed : Json(std::string(value));
       at = stop + kParameterEnd.size();
@@ -362,7 +373,8 @@ Registry<ToolCallParser>::Add add(std::string name, std::string help) {
           [](const Options&) { return std::make_unique<T>(); }};
 }
 
-const auto kCline = add<ClineParser>("cline", "<tool><key>value</key></tool> in plain text (Cline, OpenClaw).");
+const auto kCline =
+    add<ClineParser>("cline", "<tool><key>value</key></tool> in plain text (Cline, OpenClaw).");
 const auto kVcp = add<VcpParser>("vcp", "<<<[TOOL_REQUEST]>>> with key:「始」value「末」 (VCPChat).");
 const auto kReact = add<ReactParser>("react", "Action: name[input], or Action: and Action Input: lines.");
 const auto kDsml = add<DsmlParser>("dsml", "DeepSeek's <｜DSML｜tool_calls> blocks.");

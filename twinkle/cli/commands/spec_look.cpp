@@ -91,7 +91,8 @@ std::vector<ArgGroup> render_groups() {
                     "End where the model is to answer (default: after a user's message)."),
                 color_arg()};
   ArgGroup data = dataset_args();
-  for (const char* name : {"data_slice", "bad_rows", "eval_dataset_id"}) data.remove(name);
+  for (const char* name : {"data_slice", "bad_rows", "eval_dataset_id", "packing", "encoded_cache"})
+    data.remove(name);
   return {input, tokenizer_args(), data, template_args(), program_args()};
 }
 
@@ -155,6 +156,8 @@ std::vector<ArgGroup> inspect_groups() {
   ArgSpec split = arg("text_split", ParamType::kString, "file", "Rows of a .txt file.");
   split.param.choices = {"file", "paragraph", "line"};
   group.args.push_back(split);
+  group.args.push_back(arg("csv_columns", ParamType::kStringList, nullptr,
+                           "Names of the columns of .csv and .tsv files whose first record is no header."));
   return {group, program_args()};
 }
 

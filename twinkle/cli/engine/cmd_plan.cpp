@@ -26,9 +26,10 @@ Pass largest_pass(const ParsedArgs& args, const ModelConfig& config, int64_t bud
   }
   const auto tmpl = load_template(args, load_tokenizer(args), config.max_position);
   Dataset data = load_dataset(args);
-  data.encode(*tmpl, parse_bad_rows(args.get_string("bad_rows")));
+  encode_for_training(args, *tmpl, data);
   for (const auto& f : data.features()) out.data_bytes += static_cast<int64_t>(f.input_ids.size()) * 8;
-  DataLoader loader(data.take_features(), loader_options(args));
+  std::string note;
+  DataLoader loader = make_loader(args, data.take_features(), tmpl->options().max_length, &note);
   for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
     const auto features = loader.next();
     int64_t begin = 0;

@@ -97,7 +97,12 @@ void check_run_fits(const ParsedArgs& args, PlanInput in, std::span<const InputF
       static_cast<std::ptrdiff_t>(std::min(static_cast<int64_t>(lengths.size()), args.get_int("batch_size")));
   std::partial_sort(lengths.begin(), lengths.begin() + batch, lengths.end(), std::greater<>());
   int64_t all = 0;
-  for (std::ptrdiff_t i = 0; i < batch; ++i) all += lengths[static_cast<size_t>(i)];
+  if (args.get_string("packing") == "none") {
+    for (std::ptrdiff_t i = 0; i < batch; ++i) all += lengths[static_cast<size_t>(i)];
+  } else {  // full bins
+    for (const int64_t length : lengths) all += length;
+    all = std::min(all, args.get_int("batch_size") * args.get_int("max_length"));
+  }
   const int64_t budget = args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass")
                                                          : TransformersModelOptions().micro_batch_tokens;
   in.tokens = in.scored = std::max(lengths.empty() ? 0 : lengths[0], std::min(all, budget));

@@ -188,9 +188,8 @@ void Run::check_model() {
 void Run::load_data() {
   tokenizer_ = load_tokenizer(args_);
   template_ = std::shared_ptr<const Template>(load_template(args_, tokenizer_, plan_.config.max_position));
-  const BadRows bad_rows = parse_bad_rows(args_.get_string("bad_rows"));
   const auto encode = [&](Dataset& data, std::string& hash) {
-    data.encode(*template_, bad_rows);
+    encode_for_training(args_, *template_, data);
     for (const auto& line : data.notes()) note("note: " + line);
     int64_t dropped = 0;
     for (const auto& row : data.dropped()) dropped += row.partial ? 0 : 1;
@@ -209,7 +208,10 @@ void Run::load_data() {
                    "…)");
   }
   if (device_.is_cpu()) check_run_fits(args_, plan_, features);
-  loader_ = std::make_unique<DataLoader>(std::move(features), loader_options(args_));
+  std::string packed;
+  loader_ = std::make_unique<DataLoader>(
+      make_loader(args_, std::move(features), template_->options().max_length, &packed));
+  if (!packed.empty()) note(packed);
   if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
   schedule_ = schedule_of(args_, loader_->batches_per_epoch());
   check_components(args_, schedule_.steps);

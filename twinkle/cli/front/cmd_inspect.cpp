@@ -38,6 +38,7 @@ std::string brief(const Json& value, size_t limit = 72) {
 int inspect_dataset(const ParsedArgs& args) {
   DatasetMeta meta{.dataset_id = args.get_string("path")};
   meta.text_split = args.get_string("text_split");
+  meta.columns = string_list(args, "csv_columns");
   Dataset data(meta);
   // Columns over all rows, in the order they first come.
   struct Column {

@@ -1,0 +1,376 @@
+#include "twinkle/data/general_template.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/suggest.h"
+
+namespace twinkle {
+namespace {
+
+const std::vector<std::string> kStrategies = {"raise", "left", "right", "split", "delete"};
+
+std::string place(size_t message) { return "[template] message " + std::to_string(message); }
+
+const std::string* text_content(const Json& message) {
+  const auto content = message.find("content");
+  return content != message.end() && content->is_string() ? &content->get_ref<const std::string&>() : nullptr;
+}
+
+// Weight of a message's tokens: 1 unless the message says otherwise.
+float message_weight(const Json& message, size_t index) {
+  float weight = 1;
+  for (const char* name : {"loss", "train", "weight"}) {
+    const auto it = message.find(name);
+    if (it == message.end() || it->is_null()) continue;
+    if (it->is_boolean()) {
+      weight *= it->get<bool>() ? 1.0f : 0.0f;
+    } else if (it->is_number() && std::isfinite(it->get<double>()) && it->get<double>() >= 0) {
+      weight *= static_cast<float>(it->get<double>());
+    } else {
+      throw invalid_argument(place(index) + ": '" + name + "' must be true, false or a number >= 0, got " +
+                             it->dump());
+    }
+  }
+  return weight;
+}
+
+// The list of user_data's key_rounds; nothing when there is none.
+std::optional<std::vector<int64_t>> key_rounds(const Json& user_data) {
+  if (user_data.is_null()) return std::nullopt;
+  if (!user_data.is_array())
+    throw invalid_argument("[template] user_data must be a list of [key, json] pairs");
+  for (const Json& pair : user_data) {
+    if (!pair.is_array() || pair.size() != 2 || pair[0] != "key_rounds") continue;
+    const Json list =
+        pair[1].is_string() ? parse_json(pair[1].get<std::string>(), "user_data key_rounds") : pair[1];
+    if (list.is_null()) return std::nullopt;
+    std::vector<int64_t> out;
+    if (!list.is_array())
+      throw invalid_argument("[template] key_rounds must be a list of message indices, got " + list.dump());
+    for (const Json& item : list) {
+      if (!item.is_number_integer())
+        throw invalid_argument("[template] key_rounds must be a list of message indices, got " + list.dump());
+      out.push_back(item.get<int64_t>());
+    }
+    return out;
+  }
+  return std::nullopt;
+}
+
+std::string strip_newlines(std::string_view text) {
+  while (text.starts_with('\n')) text.remove_prefix(1);
+  while (text.ends_with('\n')) text.remove_suffix(1);
+  return std::string(text);
+}
+
+std::string joined_blocks(const Json& blocks, size_t index) {
+  std::string out;
+  for (const Json& block : blocks) {
+    const bool text = block.is_object() && block.value("type", "text") == "text" && block.contains("text") &&
+                      block.at("text").is_string();
+    if (!text) {
+      throw invalid_argument(place(index) + ": the chat template takes text only, got a block " +
+                             block.dump().substr(0, 100));
+    }
+    out += block.at("text").get<std::string>();
+  }
+  return out;
+}
+
+void split_thinking(Json* message) {
+  const std::string* content = text_content(*message);
+  if (content == nullptr) return;
+  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
+  const size_t begin = content->find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos || content->compare(begin, kOpen.size(), kOpen) != 0) return;
+  const size_t end = content->find(kClose, begin);
+  if (end == std::string::npos) return;
+  const std::string reasoning =
+      strip_newlines(std::string_view(*content).substr(begin + kOpen.size(), end - begin - kOpen.size()));
+  std::string answer = content->substr(end + kClose.size());
+  answer.erase(0, std::min(answer.find_first_not_of('\n'), answer.size()));
+  (*message)["reasoning_content"] = reasoning;
+  (*message)["content"] = answer;
+}
+
+InputFeature feature_of(const std::vector<int32_t>& ids, const std::vector<float>& weights) {
+  InputFeature out;
+  out.input_ids = ids;
+  out.labels.assign(ids.size(), kIgnoreIndex);
+  std::vector<float> shifted(ids.size(), 0.0f);
+  bool uniform = true;
+  for (size_t t = 0; t + 1 < ids.size(); ++t) {
+    if (weights[t + 1] == 0) continue;
+    out.labels[t] = ids[t + 1];
+    shifted[t] = weights[t + 1];
+    uniform = uniform && weights[t + 1] == 1;
+  }
+  if (!uniform) out.weights = std::move(shifted);
+  return out;
+}
+
+InputFeature window(const InputFeature& whole, int64_t begin, int64_t end) {
+  const auto cut = [&](const auto& from) {
+    return std::decay_t<decltype(from)>(from.begin() + begin, from.begin() + end);
+  };
+  InputFeature out;
+  out.input_ids = cut(whole.input_ids);
+  out.labels = cut(whole.labels);
+  out.labels.back() = kIgnoreIndex;  // its target lies outside
+  if (!whole.weights.empty()) {
+    out.weights = cut(whole.weights);
+    out.weights.back() = 0;
+  }
+  return out;
+}
+
+float turn_weight(const TurnSpan& turn, const Json& messages, const std::vector<float>& weights,
+                  int64_t inserted, const std::optional<std::vector<int64_t>>& rounds,
+                  const LossScale& scale) {
+  if (turn.message < 0) {
+    const bool plain = !rounds && std::all_of(weights.begin(), weights.end(), [](float w) { return w == 1; });
+    bool whole = plain;
+    for (size_t i = 0; i < messages.size() && whole; ++i)
+      whole = messages[i].at("role") != "assistant" || scale.turn(messages, i) == 1;
+    if (!whole) {
+      throw invalid_argument(
+          "[template] a generation block belongs to no message that could be found, so rounds cannot be "
+          "chosen");
+    }
+    return 1;
+  }
+  if (rounds && std::find(rounds->begin(), rounds->end(), turn.message - inserted) == rounds->end()) return 0;
+  const auto message = static_cast<size_t>(turn.message);
+  return weights[message] * scale.turn(messages, message);
+}
+
+// Weights of the tokens that begin within a turn, by the parts of its text.
+void scale_parts(const LossScale& scale, const std::string& text, const Encoding& encoding,
+                 const TurnSpan& turn, size_t first, size_t last, std::vector<float>* weights) {
+  const auto& [begin, end] = turn.text;
+  const auto parts = scale.parts(
+      std::string_view(text).substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+  size_t part = 0;
+  for (size_t t = first; t < last && part < parts.size(); ++t) {
+    const int64_t at = encoding.offsets[t].first - begin;
+    while (part < parts.size() && at >= static_cast<int64_t>(parts[part].end)) ++part;
+    if (part < parts.size() && at >= static_cast<int64_t>(parts[part].begin))
+      (*weights)[t] *= parts[part].weight;
+  }
+}
+
+}  // namespace
+
+GeneralTemplate::GeneralTemplate(std::shared_ptr<const Tokenizer> tokenizer, const TemplateOptions& options,
+                                 std::string_view own_source)
+    : tokenizer_(std::move(tokenizer)),
+      options_(options),
+      encoder_(tokenizer_),
+      loss_scale_(make_loss_scale(options.loss_scale)) {
+  if (options_.max_length < 1) {
+    throw invalid_argument("[template] max_length must be >= 1, got " + std::to_string(options_.max_length));
+  }
+  if (std::find(kStrategies.begin(), kStrategies.end(), options_.truncation_strategy) == kStrategies.end()) {
+    throw invalid_argument("[template] unknown truncation_strategy '" + options_.truncation_strategy + "'" +
+                           did_you_mean(options_.truncation_strategy, kStrategies));
+  }
+  if (!options_.chat_template_kwargs.is_null() && !options_.chat_template_kwargs.is_object()) {
+    throw invalid_argument("[template] chat_template_kwargs must be an object, got " +
+                           std::string(json_type_name(options_.chat_template_kwargs)));
+  }
+  if (options_.use_chat_template) {
+    chat_ = std::make_unique<ChatTemplate>(
+        tokenizer_->config(), options_.chat_template.empty() ? own_source : options_.chat_template);
+  }
+  find_stop_ids();
+}
+
+std::vector<InputFeature> GeneralTemplate::encode(const Trajectory& trajectory) const {
+  return truncate(chat_ ? encode_chat(trajectory) : encode_text(trajectory));
+}
+
+InputFeature GeneralTemplate::encode_prompt(const Trajectory& trajectory) const {
+  InputFeature out;
+  if (chat_) {
+    const Prepared prepared = prepare(trajectory);
+    out.input_ids =
+        encoder_.encode(chat_->render(prepared.messages, trajectory.tools, render_options(true))).ids;
+  } else {
+    out.input_ids = tokenizer_->encode(plain_text(trajectory), {.add_special_tokens = true});
+  }
+  const auto size = static_cast<int64_t>(out.input_ids.size());
+  if (size > options_.max_length) {
+    if (options_.truncation_strategy == "left") {
+      out.input_ids.erase(out.input_ids.begin(), out.input_ids.end() - options_.max_length);
+    } else if (options_.truncation_strategy == "right") {
+      out.input_ids.resize(static_cast<size_t>(options_.max_length));
+    } else {
+      too_long(size);
+    }
+  }
+  out.labels.assign(out.input_ids.size(), kIgnoreIndex);
+  return out;
+}
+
+std::string GeneralTemplate::render(const Trajectory& trajectory, bool add_generation_prompt) const {
+  if (!chat_) return plain_text(trajectory);
+  return chat_->render(prepare(trajectory).messages, trajectory.tools, render_options(add_generation_prompt))
+      .text;
+}
+
+ChatRenderOptions GeneralTemplate::render_options(bool add_generation_prompt) const {
+  return {.add_generation_prompt = add_generation_prompt,
+          .enable_thinking = options_.enable_thinking,
+          .variables = options_.chat_template_kwargs};
+}
+
+// The end-of-turn token is the first control token after an answer.
+void GeneralTemplate::find_stop_ids() {
+  if (tokenizer_->eos_id() >= 0) stop_ids_.push_back(tokenizer_->eos_id());
+  if (!chat_) return;
+  const std::string mark = "answer";
+  const Json messages =
+      Json::array({{{"role", "user"}, {"content", "question"}}, {{"role", "assistant"}, {"content", mark}}});
+  std::string text;
+  try {
+    text = chat_->render(messages, nullptr, render_options(false)).text;
+  } catch (const Error&) {
+    return;  // a template that refuses this conversation has no end of turn to show
+  }
+  const size_t at = text.rfind(mark);
+  if (at == std::string::npos) return;
+  for (const int32_t id : tokenizer_->encode(std::string_view(text).substr(at + mark.size()))) {
+    if (!tokenizer_->is_special(id)) continue;
+    if (std::find(stop_ids_.begin(), stop_ids_.end(), id) == stop_ids_.end()) stop_ids_.push_back(id);
+    return;
+  }
+}
+
+std::string GeneralTemplate::plain_text(const Trajectory& trajectory) const {
+  const bool one =
+      trajectory.messages.is_array() && trajectory.messages.size() == 1 && trajectory.messages[0].is_object();
+  const std::string* text = one ? text_content(trajectory.messages[0]) : nullptr;
+  if (text == nullptr) {
+    throw invalid_argument("[template] without a chat template a row must be one message with a text, got " +
+                           (trajectory.messages.is_array()
+                                ? std::to_string(trajectory.messages.size()) + " messages"
+                                : std::string(json_type_name(trajectory.messages))));
+  }
+  return *text;
+}
+
+GeneralTemplate::Prepared GeneralTemplate::prepare(const Trajectory& trajectory) const {
+  if (!trajectory.messages.is_array() || trajectory.messages.empty()) {
+    throw invalid_argument("[template] 'messages' must be a list with at least one message, got " +
+                           (trajectory.messages.is_array()
+                                ? std::string("none")
+                                : std::string(json_type_name(trajectory.messages))));
+  }
+  Prepared out;
+  out.messages = Json::array();
+  size_t index = 0;
+  for (const Json& given : trajectory.messages) {
+    if (!given.is_object()) {
+      throw invalid_argument(place(index) + ": expected an object, got " +
+                             std::string(json_type_name(given)));
+    }
+    const auto role = given.find("role");
+    if (role == given.end() || !role->is_string())
+      throw invalid_argument(place(index) + ": expected a string in 'role'");
+    if (index == 0 && *role == "user" && !options_.default_system.empty()) {
+      out.messages.push_back({{"role", "system"}, {"content", options_.default_system}});
+      out.weights.push_back(0);
+      out.inserted = 1;
+    }
+    out.weights.push_back(message_weight(given, index));
+    out.messages.push_back(prepare_message(given, index));
+    ++index;
+  }
+  adjust(&out.messages);
+  return out;
+}
+
+Json GeneralTemplate::prepare_message(const Json& given, size_t index) const {
+  Json message = Json::object();
+  for (const auto& [key, value] : given.items()) {
+    // Tables give every row every column: a null one is not there. Content may really be null.
+    if (value.is_null() && key != "content") continue;
+    if (key != "loss" && key != "train" && key != "weight") message[key] = value;
+  }
+  if (const auto content = message.find("content"); content != message.end() && content->is_array()) {
+    if (!chat_->accepts_blocks()) *content = joined_blocks(*content, index);
+  }
+  if (message["role"] == "assistant" && !message.contains("reasoning_content") &&
+      chat_->mentions("reasoning_content")) {
+    split_thinking(&message);
+  }
+  return message;
+}
+
+InputFeature GeneralTemplate::encode_chat(const Trajectory& trajectory) const {
+  const Prepared prepared = prepare(trajectory);
+  const ChatRenderOptions options = render_options(false);
+  const Rendered rendered = chat_->render(prepared.messages, trajectory.tools, options);
+  const Encoding encoding = encoder_.encode(rendered);
+  const auto rounds = key_rounds(trajectory.user_data);
+  const auto given = static_cast<int64_t>(trajectory.messages.size());
+  for (const int64_t round : rounds.value_or(std::vector<int64_t>())) {
+    if (round < 0 || round >= given ||
+        trajectory.messages[static_cast<size_t>(round)].at("role") != "assistant") {
+      throw invalid_argument("[template] key_rounds: message " + std::to_string(round) +
+                             " is not an assistant message (of " + std::to_string(given) + " messages)");
+    }
+  }
+  std::vector<float> weights(encoding.ids.size(), loss_scale_->outside());
+  size_t token = 0;
+  for (const TurnSpan& turn :
+       assistant_spans(*chat_, prepared.messages, trajectory.tools, options, rendered)) {
+    const float weight =
+        turn_weight(turn, prepared.messages, prepared.weights, prepared.inserted, rounds, *loss_scale_);
+    if (weight == 0 && loss_scale_->outside() == 0) continue;
+    const auto& [begin, end] = turn.text;
+    while (token > 0 && encoding.offsets[token - 1].second > begin) --token;
+    size_t first = weights.size();
+    for (; token < weights.size() && encoding.offsets[token].first < end; ++token) {
+      const auto& [from, to] = encoding.offsets[token];
+      const bool inside = turn.whole_tokens ? from >= begin && to <= end : to > begin;
+      if (!inside) continue;
+      first = std::min(first, token);
+      weights[token] = weight;
+    }
+    if (first < token) scale_parts(*loss_scale_, rendered.text, encoding, turn, first, token, &weights);
+  }
+  return feature_of(encoding.ids, weights);
+}
+
+InputFeature GeneralTemplate::encode_text(const Trajectory& trajectory) const {
+  const auto ids = tokenizer_->encode(plain_text(trajectory), {.add_special_tokens = true});
+  return feature_of(ids, std::vector<float>(ids.size(), 1.0f));
+}
+
+void GeneralTemplate::too_long(int64_t size) const {
+  throw invalid_argument("[template] the row has " + std::to_string(size) + " tokens, more than max_length " +
+                         std::to_string(options_.max_length) +
+                         "; raise it, or set truncation_strategy to left, right, split or delete");
+}
+
+std::vector<InputFeature> GeneralTemplate::truncate(InputFeature whole) const {
+  const auto size = static_cast<int64_t>(whole.input_ids.size());
+  const int64_t most = options_.max_length;
+  if (size == 0) throw invalid_argument("[template] the row has no tokens");
+  if (size <= most) return {std::move(whole)};
+  const std::string& strategy = options_.truncation_strategy;
+  if (strategy == "delete") return {};
+  if (strategy == "right") return {window(whole, 0, most)};
+  // Labels stand at the position before their token, so the first token kept is nobody's target.
+  if (strategy == "left") return {window(whole, size - most, size)};
+  if (strategy != "split") too_long(size);
+  std::vector<InputFeature> out;
+  for (int64_t begin = 0; begin < size; begin += most)
+    out.push_back(window(whole, begin, std::min(size, begin + most)));
+  return out;
+}
+
+}  // namespace twinkle

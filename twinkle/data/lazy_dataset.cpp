@@ -1,0 +1,249 @@
+#include "twinkle/data/lazy_dataset.h"
+
+#include "twinkle/core/error.h"
+#include "twinkle/data/dataset_internal.h"
+
+namespace twinkle {
+namespace {
+
+void check_template(const std::shared_ptr<const Template>& tmpl, const char* what) {
+  if (tmpl == nullptr) throw invalid_argument(std::string("[dataset] ") + what + " needs a template");
+  if (tmpl->options().truncation_strategy == "split") {
+    throw invalid_argument(
+        std::string("[dataset] ") + what +
+        " cannot split rows (truncation_strategy): how many samples there are would depend on "
+        "them; use left, right, delete or raise");
+  }
+}
+
+}  // namespace
+
+LazyDataset::LazyDataset(Dataset data, std::shared_ptr<const Template> tmpl)
+    : data_(std::move(data)), template_(std::move(tmpl)) {
+  check_template(template_, "LazyDataset");
+  data_.ensure_mapped();
+}
+
+std::vector<InputFeature> LazyDataset::sample(int64_t index) const {
+  try {
+    return data_.encode_row(*template_, index).features;
+  } catch (const Error& e) {
+    throw Error(e.kind(), dataset_internal::at_place(data_.place(index), e.what()));
+  }
+}
+
+IterableDataset::IterableDataset(const DatasetMeta& meta, std::shared_ptr<const Template> tmpl,
+                                 const IterableOptions& options)
+    : template_(std::move(tmpl)), options_(options) {
+  check_template(template_, "IterableDataset");
+  if (options_.chunk < 1)
+    throw invalid_argument("[dataset] chunk must be >= 1, got " + std::to_string(options_.chunk));
+  add_dataset(meta);
+}
+
+IterableDataset::IterableDataset(std::function<Generator()> make_generator,
+                                 std::shared_ptr<const Template> tmpl, const IterableOptions& options)
+    : make_generator_(std::move(make_generator)), template_(std::move(tmpl)), options_(options) {
+  check_template(template_, "IterableDataset");
+  if (options_.chunk < 1)
+    throw invalid_argument("[dataset] chunk must be >= 1, got " + std::to_string(options_.chunk));
+  generator_ = make_generator_();
+}
+
+void IterableDataset::add_dataset(const DatasetMeta& meta) {
+  if (make_generator_) throw conflict("[dataset] a generator is the only source of its data set");
+  if (meta.dataset_id.empty())
+    throw invalid_argument(
+        "[dataset] IterableDataset reads files or a generator; rows in memory are no stream");
+  if (meta.data_slice || !meta.slice.empty())
+    throw invalid_argument("[dataset] IterableDataset has no data_slice: its length is not known");
+  std::vector<std::string> notes;
+  for (const auto& path : RowFiles::paths_of(meta.dataset_id, &notes)) files_.emplace_back(meta, path);
+}
+
+void IterableDataset::map(const std::string& preprocessor, const Json& options) {
+  std::shared_ptr<Preprocessor> made = Registry<Preprocessor>::create(preprocessor, options);
+  map_ = [made](const Row& row) { return made->parts(row); };
+}
+
+// The next row, or its problem; false at the end.
+bool IterableDataset::read(Row* row, std::string* place, std::string* problem) {
+  if (make_generator_) {
+    auto made = generator_();
+    if (!made) return false;
+    *row = std::move(*made);
+    *place = "row " + std::to_string(++at_.row);
+    return true;
+  }
+  for (;;) {
+    if (at_.file == static_cast<int64_t>(files_.size())) return false;
+    if (open_file_ != at_.file) {
+      const auto& [meta, path] = files_[static_cast<size_t>(at_.file)];
+      open_.reset();
+      open_ = RowFiles::open(path, {.text_split = meta.text_split, .columns = meta.columns});
+      open_file_ = at_.file;
+    }
+    if (at_.row < static_cast<int64_t>(open_->rows().size())) break;
+    ++at_.file;
+    at_.row = 0;
+  }
+  const RowRef& ref = open_->rows()[static_cast<size_t>(at_.row++)];
+  *place = open_->place(ref);
+  try {
+    *row = open_->parse(ref);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kInvalidArgument) throw;
+    *problem = e.what();
+  }
+  return true;
+}
+
+void IterableDataset::drop(const std::string& reason) {
+  if (options_.bad_rows == BadRows::kRaise) throw invalid_argument(reason);
+  ++num_dropped_;
+  if (dropped_.size() < 100) dropped_.push_back(reason);
+}
+
+std::optional<Row> IterableDataset::next_row() {
+  for (;;) {
+    Row row;
+    std::string place, problem;
+    if (!read(&row, &place, &problem)) return std::nullopt;
+    if (!problem.empty()) {
+      drop(problem);
+      continue;
+    }
+    bool keep = true;
+    for (const auto& filter : filters_) keep = keep && filter(row);
+    if (keep) return row;
+  }
+}
+
+void IterableDataset::fill() {
+  while (ready_.empty()) {
+    chunk_begin_ = at_;
+    given_ = 0;
+    std::vector<Row> rows;
+    std::vector<std::string> places, problems;
+    while (static_cast<int64_t>(rows.size()) < options_.chunk) {
+      Row row;
+      std::string place, problem;
+      if (!read(&row, &place, &problem)) break;
+      rows.push_back(std::move(row));
+      places.push_back(std::move(place));
+      problems.push_back(std::move(problem));
+    }
+    if (rows.empty()) return;
+    std::vector<char> kept(rows.size(), 1);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (const auto& filter : filters_)
+        kept[i] = kept[i] != 0 && problems[i].empty() && filter(rows[i]) ? 1 : 0;
+      if (!problems[i].empty()) kept[i] = 1;
+    }
+    if (!map_) {
+      for (size_t i = 0; i < rows.size() && !map_; ++i) {
+        if (problems[i].empty()) {
+          const PreprocessorGuess guess = guess_preprocessor(rows[i]);
+          map(guess.name, guess.options);
+        }
+      }
+    }
+    // One small data set for the chunk: the same road as everywhere.
+    std::vector<Row> good;
+    std::vector<size_t> index;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (kept[i] != 0 && problems[i].empty()) {
+        if (!rows[i].is_object()) {
+          problems[i] = "[dataset] " + places[i] + ": expected an object of columns";
+          continue;
+        }
+        good.push_back(std::move(rows[i]));
+        index.push_back(i);
+      }
+    }
+    std::vector<std::vector<InputFeature>> made(rows.size());
+    if (!good.empty()) {
+      Dataset chunk(DatasetMeta{.data = std::move(good)});
+      chunk.map_parts(map_);
+      const auto bad = dataset_internal::each_row(chunk.size(), BadRows::kDrop, [&](int64_t i) {
+        const size_t at = index[static_cast<size_t>(i)];
+        Dataset::EncodedRow row = chunk.encode_row(*template_, i);
+        if (row.features.empty()) problems[at] = "[dataset] " + places[at] + ": " + row.remark;
+        for (auto& feature : row.features) feature.origin = places[at];
+        made[at] = std::move(row.features);
+      });
+      for (const auto& [i, reason] : bad) {
+        const size_t at = index[static_cast<size_t>(i)];
+        std::string_view message = reason;
+        const std::string inner = "[dataset] row " + std::to_string(i + 1) + ": ";
+        if (message.starts_with(inner)) message.remove_prefix(inner.size());
+        problems[at] = "[dataset] " + places[at] + ": " + std::string(message);
+      }
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (kept[i] == 0) continue;
+      // What the template deletes is never an error.
+      const bool deleted = problems[i].find("deleted by the template") != std::string::npos;
+      if (!problems[i].empty() && deleted) {
+        ++num_dropped_;
+        if (dropped_.size() < 100) dropped_.push_back(problems[i]);
+      } else if (!problems[i].empty()) {
+        drop(problems[i]);
+      } else {
+        ready_.push_back(std::move(made[i]));
+      }
+    }
+  }
+}
+
+std::optional<std::vector<InputFeature>> IterableDataset::next() {
+  if (ready_.empty()) fill();
+  if (ready_.empty()) return std::nullopt;
+  auto out = std::move(ready_.front());
+  ready_.pop_front();
+  ++given_;
+  return out;
+}
+
+void IterableDataset::rewind() {
+  at_ = chunk_begin_ = {};
+  ready_.clear();
+  given_ = 0;
+  if (make_generator_) generator_ = make_generator_();
+}
+
+Json IterableDataset::state() const {
+  // A chunk that is used up is the beginning of the next one.
+  const bool used = ready_.empty();
+  const Place& place = used ? at_ : chunk_begin_;
+  return {{"file", place.file}, {"row", place.row}, {"given", used ? 0 : given_}};
+}
+
+void IterableDataset::restore(const Json& state) {
+  std::vector<int64_t> numbers;
+  for (const char* key : {"file", "row", "given"}) {
+    const bool sound = state.is_object() && state.contains(key) && state.at(key).is_number_integer() &&
+                       state.at(key).get<int64_t>() >= 0;
+    if (!sound)
+      throw invalid_argument(std::string("[dataset] the state of the stream has no sound '") + key + "'");
+    numbers.push_back(state.at(key).get<int64_t>());
+  }
+  rewind();
+  if (make_generator_) {
+    for (int64_t i = 0; i < numbers[1]; ++i) {
+      if (!generator_()) throw invalid_argument("[dataset] the generator ends before the row of the state");
+    }
+    at_.row = numbers[1];
+  } else {
+    if (numbers[0] > static_cast<int64_t>(files_.size()))
+      throw invalid_argument("[dataset] the state of the stream names file " + std::to_string(numbers[0]) +
+                             " of " + std::to_string(files_.size()));
+    at_ = {numbers[0], numbers[1]};
+  }
+  chunk_begin_ = at_;
+  for (int64_t i = 0; i < numbers[2]; ++i) {
+    if (!next()) throw invalid_argument("[dataset] the data ends before the sample of the state");
+  }
+}
+
+}  // namespace twinkle

@@ -1,0 +1,81 @@
+// Data sets that encode when a sample is asked for: LazyDataset by index, IterableDataset as a stream of
+// files.
+#pragma once
+
+#include <deque>
+
+#include "twinkle/data/dataset.h"
+
+namespace twinkle {
+
+/// A data set whose rows are encoded when a loader asks for them: nothing is held but where rows lie. Sample
+/// i is row i. Safe from many threads once made.
+class LazyDataset final : public SampleSource {
+ public:
+  /// `data` as mapped, filtered and mixed as it shall be. truncation_strategy split is invalid_argument.
+  LazyDataset(Dataset data, std::shared_ptr<const Template> tmpl);
+  int64_t size() const override { return data_.size(); }
+  std::vector<InputFeature> sample(int64_t index) const override;
+  bool may_fail() const override { return true; }
+  const Dataset& dataset() const { return data_; }
+
+ private:
+  Dataset data_;
+  std::shared_ptr<const Template> template_;
+};
+
+struct IterableOptions {
+  BadRows bad_rows = BadRows::kRaise;
+  int64_t chunk = 64;  // rows encoded at once, on all cores
+};
+
+/// Rows one after another: files are opened when their turn comes, so only one is mapped at a time, and only
+/// `chunk` rows are encoded ahead. Sources given by add_dataset follow one another. A generator is asked for
+/// rows as they are needed; rewinding and restoring need `make_generator`, which makes a fresh one.
+class IterableDataset final : public SampleStream {
+ public:
+  IterableDataset(const DatasetMeta& meta, std::shared_ptr<const Template> tmpl,
+                  const IterableOptions& options = {});
+  using Generator = std::function<std::optional<Row>()>;
+  IterableDataset(std::function<Generator()> make_generator, std::shared_ptr<const Template> tmpl,
+                  const IterableOptions& options = {});
+  void add_dataset(const DatasetMeta& meta);
+  void map(const std::string& preprocessor, const Json& options = nullptr);
+  void map_parts(std::function<std::vector<Part>(const Row&)> fn) { map_ = std::move(fn); }
+  void filter(std::function<bool(const Row&)> keep) { filters_.push_back(std::move(keep)); }
+
+  std::optional<std::vector<InputFeature>> next() override;
+  void rewind() override;
+  Json state() const override;
+  void restore(const Json& state) override;
+  /// The next row as it is read, after filters; not to be mixed with next().
+  std::optional<Row> next_row();
+  int64_t num_dropped() const { return num_dropped_; }
+  /// The first hundred.
+  const std::vector<std::string>& dropped() const { return dropped_; }
+
+ private:
+  struct Place {
+    int64_t file = 0, row = 0;
+  };
+  bool read(Row* row, std::string* place, std::string* problem);
+  void fill();
+  void drop(const std::string& reason);
+
+  std::vector<std::pair<DatasetMeta, std::string>> files_;  // with the path of one file
+  std::function<Generator()> make_generator_;
+  Generator generator_;
+  std::shared_ptr<const Template> template_;
+  IterableOptions options_;
+  std::function<std::vector<Part>(const Row&)> map_;
+  std::vector<std::function<bool(const Row&)>> filters_;
+  std::shared_ptr<const RowFiles> open_;
+  int64_t open_file_ = -1;
+  Place at_, chunk_begin_;
+  std::deque<std::vector<InputFeature>> ready_;
+  int64_t given_ = 0;  // samples of the chunk that were given out
+  int64_t num_dropped_ = 0;
+  std::vector<std::string> dropped_;
+};
+
+}  // namespace twinkle

@@ -1,0 +1,99 @@
+#include "twinkle/data/preprocessor_columns.h"
+
+#include <algorithm>
+
+#include "twinkle/core/error.h"
+
+namespace twinkle::columns {
+
+std::string got(const Json& value) {
+  std::string out = std::string(json_type_name(value));
+  if (value.is_number() || value.is_boolean()) out += " " + value.dump();
+  return out;
+}
+
+std::string columns_of(const Row& row) {
+  std::string names;
+  for (const auto& [key, value] : row.items()) names += (names.empty() ? "" : ", ") + key;
+  return names;
+}
+
+const std::string& text_column(const Row& row, const std::string& column) {
+  const auto found = row.find(column);
+  if (found == row.end())
+    throw invalid_argument("has no column '" + column + "' (columns: " + columns_of(row) + ")");
+  if (!found->is_string())
+    throw invalid_argument("expected a string in '" + column + "', got " + got(*found));
+  return found->get_ref<const std::string&>();
+}
+
+std::string optional_text(const Row& row, const std::string& column) {
+  const auto found = row.find(column);
+  if (found == row.end() || found->is_null()) return "";
+  return text_column(row, column);
+}
+
+void refuse_media(const Row& row) {
+  for (const char* column : {"images", "image", "videos", "video", "audios", "audio"}) {
+    const auto found = row.find(column);
+    if (found == row.end() || found->is_null() || (found->is_array() && found->empty()) ||
+        (found->is_string() && found->get_ref<const std::string&>().empty()))
+      continue;
+    throw invalid_argument(std::string("has '") + column +
+                           "', and only text is trained on; remove the column or the row");
+  }
+}
+
+void refuse_bad_answer(const Row& row) {
+  for (const char* column : {"label", "kto_tag"}) {
+    const auto found = row.find(column);
+    if (found == row.end() || !found->is_boolean() || found->get<bool>()) continue;
+    throw invalid_argument(std::string("'") + column +
+                           "' is false: a bad answer, which this training would learn as a good one; such "
+                           "data is for the KTO loss, --bad-rows drop leaves these rows out");
+  }
+}
+
+void add_message(Json& messages, const char* role, std::string content) {
+  messages.push_back(Json{{"role", role}, {"content", std::move(content)}});
+}
+
+void add_history(Json& messages, const Row& row) {
+  const auto found = row.find("history");
+  if (found == row.end() || found->is_null()) return;
+  const auto is_pair = [](const Json& turn) {
+    return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
+  };
+  if (!found->is_array() || !std::all_of(found->begin(), found->end(), is_pair)) {
+    throw invalid_argument("expected a list of [question, answer] pairs in 'history'");
+  }
+  for (const auto& turn : *found) {
+    add_message(messages, "user", turn[0].get<std::string>());
+    add_message(messages, "assistant", turn[1].get<std::string>());
+  }
+}
+
+Trajectory question_and_answer(const Row& row, const std::string& system, std::string question,
+                               std::string answer) {
+  refuse_media(row);
+  refuse_bad_answer(row);
+  Trajectory out;
+  if (!system.empty()) add_message(out.messages, "system", system);
+  add_history(out.messages, row);
+  add_message(out.messages, "user", std::move(question));
+  add_message(out.messages, "assistant", std::move(answer));
+  return out;
+}
+
+Json user_data_pair(const std::string& key, const Json& value) {
+  return Json::array({key, value.dump(-1, ' ', false, Json::error_handler_t::replace)});
+}
+
+ParamSpec text_param(std::string name, std::string default_value, std::string help) {
+  return {.name = std::move(name),
+          .type = ParamType::kString,
+          .default_value = std::move(default_value),
+          .help = std::move(help)};
+}
+
+}  // namespace twinkle::columns

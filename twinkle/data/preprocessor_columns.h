@@ -1,0 +1,43 @@
+// Columns of a row, as preprocessors read them. Errors name the column and what was got; the caller adds file
+// and row.
+#pragma once
+
+#include <string>
+
+#include "twinkle/data/dataset.h"
+
+namespace twinkle::columns {
+
+std::string got(const Json& value);
+std::string columns_of(const Row& row);
+/// A column that must be a string.
+const std::string& text_column(const Row& row, const std::string& column);
+/// An optional column: absent and null are "".
+std::string optional_text(const Row& row, const std::string& column);
+/// Images, audio and video would change what is trained on, so they are refused, never dropped.
+void refuse_media(const Row& row);
+/// Data for KTO marks its bad answers; supervised training would learn them as good ones.
+void refuse_bad_answer(const Row& row);
+void add_message(Json& messages, const char* role, std::string content);
+/// Earlier turns as [[question, answer], ...].
+void add_history(Json& messages, const Row& row);
+Trajectory question_and_answer(const Row& row, const std::string& system, std::string question,
+                               std::string answer);
+/// A [key, JSON text] pair.
+Json user_data_pair(const std::string& key, const Json& value);
+
+ParamSpec text_param(std::string name, std::string default_value, std::string help);
+inline constexpr const char* kSystemHelp = "System message put before the conversation; \"\" for none.";
+
+template <class T>
+Registry<Preprocessor>::Add add_preprocessor(std::string name, std::string help,
+                                             std::vector<ParamSpec> params,
+                                             std::vector<std::string> aliases = {}) {
+  return {{.name = std::move(name),
+           .help = std::move(help),
+           .params = std::move(params),
+           .aliases = std::move(aliases)},
+          [](const Options& options) { return std::make_unique<T>(options); }};
+}
+
+}  // namespace twinkle::columns
