@@ -300,6 +300,32 @@ TEST(TemplateTokens, UserTextNeverBecomesAControlToken) {
   EXPECT_EQ(std::count(role.begin(), role.end(), 262), 1);
 }
 
+// A span at the very start is a span (the first token is no target of anything before it).
+TEST(TemplateLabels, ASpanThatBeginsTheText) {
+  const auto tmpl = with_source(
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration "
+      "%}"
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  const auto feature = tmpl->encode(chat({msg("assistant", "abc"), msg("user", "de")}))[0];
+  EXPECT_EQ(feature.input_ids, (std::vector<int32_t>{'a', 'b', 'c', 'd', 'e'}));
+  EXPECT_EQ(feature.labels, (std::vector<int32_t>{'b', 'c', kIgnoreIndex, kIgnoreIndex, kIgnoreIndex}));
+}
+
+// A template that writes BOS itself gets no second one from the tokenizer, in training or in sampling.
+TEST(TemplateTokens, OneBosInEveryPath) {
+  const Json json = byte_tokenizer()->to_json();
+  const Json config = {{"bos_token", "<|endoftext|>"}, {"add_bos_token", true}, {"chat_template", kLlama3}};
+  const auto tokenizer = Tokenizer::from_json(json, config, "test");
+  EXPECT_EQ(tokenizer->encode("a", {.add_special_tokens = true}), (std::vector<int32_t>{256, 'a'}));
+  const auto tmpl = make_template("", tokenizer, {});
+  const auto trained_ids = tmpl->encode(chat({msg("user", "a"), msg("assistant", "b")}))[0].input_ids;
+  const auto prompt_ids = tmpl->encode_prompt(chat({msg("user", "a")})).input_ids;
+  for (const auto& ids : {trained_ids, prompt_ids}) {
+    EXPECT_EQ(ids[0], 256);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 256), 1);
+  }
+}
+
 TEST(TemplateLength, StrategiesCutExactly) {
   const Trajectory row = chat({msg("user", "u"), msg("assistant", "abcdef")});
   const auto whole = with({})->encode(row)[0];

@@ -7,15 +7,14 @@ Needs: pip install tokenizers gguf. Usage: tokenizers_parity.py --tool build/tes
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from mixed_strings import broken_bytes, strings  # noqa: E402
+from tokenizer_tool import run_tool, saved_tokenizer  # noqa: E402
 
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
@@ -118,13 +117,6 @@ def bytes_to_chars():
     return {**{b: chr(b) for b in visible}, **{b: chr(256 + i) for i, b in enumerate(rest)}}
 
 
-def run_tool(tool, tokenizer, lines, *flags):
-    done = subprocess.run([tool, str(tokenizer), *flags], input="\n".join(lines) + "\n", capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{tokenizer}: {done.stderr}")
-    return [json.loads(line) for line in done.stdout.split("\n") if line]
-
-
 def byte_offsets(text, pairs):
     at = [0]
     for c in text:
@@ -145,10 +137,7 @@ def compare(name, tool, path, reference, texts, broken, shown):
         if bad[kind] <= shown:
             print(f"  {name} {kind}: {text!r}\n    ours {got}\n    theirs {want}")
 
-    with tempfile.TemporaryDirectory() as folder:
-        saved_path = pathlib.Path(folder) / "saved.json"
-        subprocess.run([tool, str(path), "--save", str(saved_path)], check=True)
-        saved = Tokenizer.from_file(str(saved_path))
+    saved = saved_tokenizer(tool, path)
     reference = reference or saved
     for t in (reference, saved):
         t.no_padding()

@@ -280,9 +280,8 @@ TEST(Tokenizer, FilesThatAreNotThereOrNotRead) {
   };
   EXPECT_NE(message("/nowhere/tokenizer.json").find("no such file or folder: /nowhere/tokenizer.json"),
             std::string::npos);
-  EXPECT_NE(message(data("tokenizers/bert-base-uncased")).find("has neither tokenizer.json nor vocab.json"),
+  EXPECT_NE(message(data("tokenizer-vectors")).find("has no tokenizer.json, vocab.json with merges.txt, "),
             std::string::npos);
-  EXPECT_NE(message(data("tokenizers/internlm2")).find("is a SentencePiece model"), std::string::npos);
 }
 
 TEST(Tokenizer, TruncationInTheFileIsNotApplied) {

@@ -36,11 +36,13 @@ std::shared_ptr<const Tokenizer> load_other(const std::string& path, Json config
   const std::string_view head = file.text().substr(0, 64);
   const bool text = std::all_of(head.begin(), head.end(),
                                 [](char c) { return c == '\n' || c == '\r' || (c >= ' ' && c <= '~'); });
-  if (!text || head.empty()) {
-    throw invalid_argument("[tokenizer] " + path +
-                           " is a SentencePiece model, which is not read; a tokenizer.json is needed");
-  }
-  return tokenizer::from_tiktoken(path, std::move(config));
+  return text ? Tokenizer::from_tiktoken(file.text(), config, path)
+              : Tokenizer::from_sentencepiece(file.text(), config, path);
+}
+
+bool is_other(const std::string& name) {
+  return name.starts_with("tokenizer.model") || name.ends_with(".tiktoken") || name.ends_with(".model") ||
+         name.find(".model.v") != std::string::npos;
 }
 
 }  // namespace
@@ -55,11 +57,15 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
     std::vector<std::string> others;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
       const std::string name = entry.path().filename().string();
-      if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken")) others.push_back(name);
+      if (is_other(name)) others.push_back(name);
     }
     std::sort(others.begin(), others.end());
     if (!others.empty()) return load_other(path + "/" + others[0], folder_config(path));
-    throw not_found("[tokenizer] " + path + " has neither tokenizer.json nor vocab.json with merges.txt");
+    if (file_exists(path + "/vocab.txt"))
+      return tokenizer::from_bert_vocab(path + "/vocab.txt", folder_config(path));
+    throw not_found(
+        "[tokenizer] " + path +
+        " has no tokenizer.json, vocab.json with merges.txt, tokenizer.model, *.tiktoken or vocab.txt");
   }
   if (!file_exists(path)) throw not_found("[tokenizer] no such file or folder: " + path);
   if (path.ends_with(".gguf")) {
@@ -69,8 +75,8 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
   const std::string name = std::filesystem::path(path).filename().string();
-  if (name.starts_with("tokenizer.model") || name.ends_with(".tiktoken"))
-    return load_other(path, folder_config(folder));
+  if (is_other(name)) return load_other(path, folder_config(folder));
+  if (name.ends_with("vocab.txt")) return tokenizer::from_bert_vocab(path, folder_config(folder));
   return from_json(read_json_file(path), name == "tokenizer.json" ? folder_config(folder) : Json::object(),
                    path);
 }

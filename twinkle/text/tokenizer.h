@@ -1,5 +1,7 @@
-// Text to token ids and back, from tokenizer.json, a GGUF file's metadata, and the older file forms. Ids
-// equal those of Hugging Face tokenizers. Immutable after loading: every method is safe from many threads.
+// Text to token ids and back, from tokenizer.json, a GGUF file's metadata, SentencePiece models, tiktoken
+// files and the older file forms. Ids equal those of Hugging Face tokenizers, of sentencepiece for a
+// tokenizer.model and of tiktoken for its files. Immutable after loading: every method is safe from many
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,8 @@ namespace twinkle {
 struct EncodeOptions {
   bool add_special_tokens = false;  // apply the post-processor's BOS/EOS
   bool parse_special = true;        // false: text that spells a special token is ordinary text
+  int64_t max_length = 0;           // 0: no limit; what add_special_tokens puts around counts and stays
+  bool truncate_left = false;       // cut the start of a text that is too long, not its end
 };
 
 struct Encoding {
@@ -34,11 +38,23 @@ class DecodeStream {
 
 class Tokenizer {
  public:
-  /// A model directory (tokenizer.json [+ tokenizer_config.json]), a tokenizer.json, or a .gguf file.
+  /// A model directory or one file: tokenizer.json, vocab.json with merges.txt, vocab.txt (BERT), a
+  /// SentencePiece or tiktoken tokenizer.model, *.tiktoken, or a .gguf file. Settings come from the
+  /// tokenizer_config.json beside it.
   static std::shared_ptr<const Tokenizer> load(const std::string& path);
   static std::shared_ptr<const Tokenizer> from_json(const Json& tokenizer, const Json& tokenizer_config,
                                                     std::string_view where);
   static std::shared_ptr<const Tokenizer> from_gguf_metadata(const Json& metadata, std::string_view where);
+  /// The bytes of a SentencePiece model, kinds BPE and unigram. Of the config are read: the names of special
+  /// tokens, added_tokens_decoder (names pieces anew), add_bos_token, add_eos_token, legacy.
+  static std::shared_ptr<const Tokenizer> from_sentencepiece(std::string_view model,
+                                                             const Json& tokenizer_config,
+                                                             std::string_view where);
+  /// The text of a tiktoken file (lines of base64 and rank). The expression and the special tokens are those
+  /// of the encoding in `where`'s file name (cl100k_base, o200k_base, p50k_base, r50k_base, qwen), else of
+  /// the config's "pat_str" or tokenizer_class, else Llama 3's or Qwen's for a file as long as theirs.
+  static std::shared_ptr<const Tokenizer> from_tiktoken(std::string_view ranks, const Json& tokenizer_config,
+                                                        std::string_view where);
   virtual ~Tokenizer() = default;
 
   virtual std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const = 0;

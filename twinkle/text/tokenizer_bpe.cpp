@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer_bytes.h"
@@ -14,23 +13,6 @@ namespace twinkle::tokenizer {
 namespace {
 
 constexpr std::string_view kMarker = "\xE2\x96\x81";  // U+2581, SentencePiece's space
-
-// What is known of a text that is in the vocabulary: whether merging its characters gives that one token.
-// Most words of real text do, so the vocabulary itself is the cache; a race only repeats work.
-class WholeMarks {
- public:
-  enum State : uint8_t { kUnknown, kWhole, kParts };
-  void resize(size_t count) { marks_ = std::make_unique<std::atomic<uint8_t>[]>(count); }
-  State get(int64_t entry) const {
-    return static_cast<State>(marks_[static_cast<size_t>(entry)].load(std::memory_order_relaxed));
-  }
-  void set(int64_t entry, State state) const {
-    marks_[static_cast<size_t>(entry)].store(state, std::memory_order_relaxed);
-  }
-
- private:
-  std::unique_ptr<std::atomic<uint8_t>[]> marks_;
-};
 
 class Bpe : public Model {
  public:
@@ -272,6 +254,7 @@ class Bpe : public Model {
     std::string raw;
     for (const auto& e : vocab_.entries()) {
       raw.clear();
+      if (std::binary_search(options_.unmatched.begin(), options_.unmatched.end(), e.id)) continue;
       if (unmap_bytes(vocab_.text(e), raw) && !raw.empty()) {
         raw_.add(raw, e.id);
         max_raw_size_ = std::max(max_raw_size_, raw.size());

@@ -1,9 +1,13 @@
 // Byte-pair merging: always the pair of lowest rank, the leftmost of equals. Short words by search, long ones
-// with a heap in O(n log n). Immutable: safe from many threads.
+// with a heap in O(n log n). Immutable but for marks that remember
+// results: safe from many threads.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 namespace twinkle::tokenizer {
@@ -68,5 +72,25 @@ struct Symbol {
 
 /// Merges in place; returns how many symbols are left.
 size_t merge(const MergeTable& table, Symbol* symbols, size_t count);
+/// The same, telling of every pair of neighbours that could merge: (left id, right id, id of the whole).
+using MergeWatcher = std::function<void(int32_t, int32_t, int32_t)>;
+size_t merge_watched(const MergeTable& table, Symbol* symbols, size_t count, const MergeWatcher& offered);
+
+// What is known of a text that is in the vocabulary: whether merging its characters gives that one token.
+// Most words of real text do, so the vocabulary itself is the cache; a race only repeats work.
+class WholeMarks {
+ public:
+  enum State : uint8_t { kUnknown, kWhole, kParts };
+  void resize(size_t count) { marks_ = std::make_unique<std::atomic<uint8_t>[]>(count); }
+  State get(int64_t entry) const {
+    return static_cast<State>(marks_[static_cast<size_t>(entry)].load(std::memory_order_relaxed));
+  }
+  void set(int64_t entry, State state) const {
+    marks_[static_cast<size_t>(entry)].store(state, std::memory_order_relaxed);
+  }
+
+ private:
+  std::unique_ptr<std::atomic<uint8_t>[]> marks_;
+};
 
 }  // namespace twinkle::tokenizer

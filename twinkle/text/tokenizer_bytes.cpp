@@ -1,5 +1,6 @@
 #include "twinkle/text/tokenizer_bytes.h"
 
+#include <algorithm>
 #include <array>
 
 #include "twinkle/core/error.h"
@@ -99,6 +100,20 @@ std::string decode_base64(const std::string& in, const std::string& path) {
   if (count == 3) {
     out += static_cast<char>(bits >> 10 & 0xFF);
     out += static_cast<char>(bits >> 2 & 0xFF);
+  }
+  return out;
+}
+
+std::string encode_base64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - at);
+    uint32_t bits = 0;
+    for (size_t k = 0; k < 3; ++k)
+      bits = bits << 8 | (k < count ? static_cast<unsigned char>(bytes[at + k]) : 0U);
+    for (size_t k = 0; k < 4; ++k) out += k <= count ? kDigits[bits >> (18 - 6 * k) & 63] : '=';
   }
   return out;
 }

@@ -26,5 +26,6 @@ std::string byte_token(unsigned char byte);
 
 /// invalid_argument "path: ..." when it is none.
 std::string decode_base64(const std::string& text, const std::string& path);
+std::string encode_base64(std::string_view bytes);
 
 }  // namespace twinkle::tokenizer

@@ -1,10 +1,12 @@
 #include "twinkle/text/tokenizer_engine.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_fields.h"
+#include "twinkle/text/tokenizer_parts.h"
 #include "twinkle/text/unicode.h"
 
 namespace twinkle::tokenizer {
@@ -19,6 +21,16 @@ void check_size(std::string_view text) {
   }
 }
 
+template <class T>
+void cut_to(std::vector<T>& list, size_t most, bool left) {
+  if (list.size() <= most) return;
+  if (left) {
+    list.erase(list.begin(), list.end() - static_cast<std::ptrdiff_t>(most));
+  } else {
+    list.resize(most);
+  }
+}
+
 }  // namespace
 
 Engine::Engine(Json parts, std::unique_ptr<const Model> model, Json config, std::string_view where)
@@ -29,13 +41,21 @@ Engine::Engine(Json parts, std::unique_ptr<const Model> model, Json config, std:
     const auto it = parts_.find(key);
     return it == parts_.end() ? empty : *it;
   };
-  normalizer_ = parse_normalizer(part("normalizer"), root + "normalizer");
-  steps_ = parse_pre_tokenizer(part("pre_tokenizer"), root + "pre_tokenizer");
+  normalizer_ = model_->make_normalizer();
+  if (normalizer_ == nullptr) {
+    normalizer_ = parse_normalizer(part("normalizer"), root + "normalizer");
+    steps_ = parse_pre_tokenizer(part("pre_tokenizer"), root + "pre_tokenizer");
+  }
   decoder_ = DecoderChain::parse(part("decoder"), root + "decoder");
   added_.build(parse_added_tokens(part("added_tokens"), root + "added_tokens"), *model_, normalizer_.get());
   size_ = std::max(model_->vocab().end_id(), added_.end_id());
   if (size_ == 0) throw invalid_argument(root + "model.vocab: is empty");
+  if (!config_.is_object()) config_ = Json::object();
+  bos_ = config_id("bos_token");
+  eos_ = config_id("eos_token");
+  pad_ = config_id("pad_token");
   post_ = PostProcessor::parse(part("post_processor"), root + "post_processor", static_cast<int32_t>(size_));
+  apply_bos_eos_rules();
   parts_.erase("added_tokens");
   only_cuts_ = true;
   for (size_t i = 0; i < steps_.size(); ++i) {
@@ -48,10 +68,46 @@ Engine::Engine(Json parts, std::unique_ptr<const Model> model, Json config, std:
       only_cuts_ = false;
     }
   }
-  if (!config_.is_object()) config_ = Json::object();
-  bos_ = config_id("bos_token");
-  eos_ = config_id("eos_token");
-  pad_ = config_id("pad_token");
+}
+
+// As in transformers: add_bos_token and add_eos_token of the config win over what the post-processor adds.
+void Engine::apply_bos_eos_rules() {
+  const auto flag = [this](const char* key) {
+    const auto it = config_.find(key);
+    return it != config_.end() && it->is_boolean() ? std::optional<bool>(it->get<bool>()) : std::nullopt;
+  };
+  const auto bos = flag("add_bos_token"), eos = flag("add_eos_token");
+  if (!bos && !eos) return;
+  std::vector<int32_t> want, have;
+  std::vector<NamedId> before, after;
+  if (bos.value_or(false) && bos_ >= 0) before.emplace_back(id_to_token(bos_), bos_);
+  if (eos.value_or(false) && eos_ >= 0) after.emplace_back(id_to_token(eos_), eos_);
+  for (const auto& list : {before, after}) {
+    for (const auto& [text, id] : list) want.push_back(id);
+  }
+  post_.add_special(have);
+  if (want == have) return;
+  Json steps =
+      PostProcessor::without_templates(parts_.contains("post_processor") ? parts_["post_processor"] : Json());
+  if (!want.empty()) steps.push_back(template_processor(before, after));
+  parts_["post_processor"] = steps.empty()       ? Json()
+                             : steps.size() == 1 ? Json(steps[0])
+                                                 : sequence("processors", steps);
+  post_ = PostProcessor::parse(parts_["post_processor"], "[" + where_ + "] post_processor",
+                               static_cast<int32_t>(size_));
+}
+
+// How many ids of the text itself may stay.
+size_t Engine::room(const EncodeOptions& options) const {
+  if (options.max_length == 0) return SIZE_MAX;
+  std::vector<int32_t> added;
+  if (options.add_special_tokens) post_.add_special(added);
+  if (options.max_length < static_cast<int64_t>(added.size())) {
+    throw invalid_argument("[tokenizer] max_length " + std::to_string(options.max_length) +
+                           " is less than the " + std::to_string(added.size()) +
+                           " special tokens around a text");
+  }
+  return static_cast<size_t>(options.max_length) - added.size();
 }
 
 int32_t Engine::config_id(const char* key) const {
@@ -73,12 +129,14 @@ void Engine::check_id(int32_t id) const {
 
 std::vector<int32_t> Engine::encode(std::string_view text, const EncodeOptions& options) const {
   check_size(text);
+  const size_t most = room(options);
   std::vector<int32_t> ids;
   if (unicode::is_valid(text)) {
     encode_ids(text, options.parse_special, ids);
   } else {
     encode_ids(unicode::replace_invalid(text), options.parse_special, ids);
   }
+  cut_to(ids, most, options.truncate_left);
   if (options.add_special_tokens) post_.add_special(ids);
   return ids;
 }
@@ -198,6 +256,7 @@ std::vector<Piece> Engine::pieces_of(std::string_view text, bool parse_special, 
 
 Encoding Engine::encode_with_offsets(std::string_view text, const EncodeOptions& options) const {
   check_size(text);
+  const size_t most = room(options);
   Encoding encoding;
   std::string repaired;
   std::vector<size_t> source;
@@ -221,6 +280,8 @@ Encoding Engine::encode_with_offsets(std::string_view text, const EncodeOptions&
       encoding.offsets.push_back(piece.text.origin(token.begin, token.end));
     }
   }
+  cut_to(encoding.ids, most, options.truncate_left);
+  cut_to(encoding.offsets, most, options.truncate_left);
   post_.apply(whole, encoding.ids, encoding.offsets, options.add_special_tokens,
               [this](int32_t id) { return id_to_token(id); });
   if (!valid) {

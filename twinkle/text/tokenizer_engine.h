@@ -24,9 +24,10 @@ std::shared_ptr<const Tokenizer> make_tokenizer(Json parts, std::unique_ptr<cons
 
 /// A directory with vocab.json and merges.txt (GPT-2, Qwen2), `config` being its tokenizer_config.json.
 std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder, Json config);
-/// A tiktoken file (lines of base64 and rank): Llama 3 when the config's added tokens are Llama 3's, else
-/// Qwen.
-std::shared_ptr<const Tokenizer> from_tiktoken(const std::string& path, Json config);
+/// BERT's vocab.txt.
+std::shared_ptr<const Tokenizer> from_bert_vocab(const std::string& path, Json config);
+std::shared_ptr<const Tokenizer> from_bert_tokens(const std::vector<std::string>& tokens, Json config,
+                                                  const std::string& where);
 
 class Engine : public Tokenizer {
  public:
@@ -52,6 +53,8 @@ class Engine : public Tokenizer {
 
   int32_t config_id(const char* key) const;
   void check_id(int32_t id) const;
+  void apply_bos_eos_rules();
+  size_t room(const EncodeOptions& options) const;
   void encode_ids(std::string_view text, bool parse_special, std::vector<int32_t>& out) const;
   void segment_ids(std::string_view text, size_t origin, bool parse_special, std::vector<int32_t>& out) const;
   void plain_ids(std::string_view text, std::vector<int32_t>& out) const;

@@ -1,20 +1,21 @@
-// Tokenizers in vocab.json with merges.txt (GPT-2, Qwen2) and in tiktoken files (Llama 3, Qwen), made into
-// the parts of a tokenizer.json.
+// Tokenizers in vocab.json with merges.txt (GPT-2, Qwen2) and in vocab.txt (BERT), made into the parts of a
+// tokenizer.json.
 #include <algorithm>
-#include <limits>
+#include <map>
+#include <set>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
-#include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_engine.h"
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/tokenizer_parts.h"
 #include "twinkle/text/tokenizer_pattern.h"
+#include "twinkle/text/unicode.h"
 
 namespace twinkle::tokenizer {
 namespace {
 
-std::vector<std::string> merge_lines(const std::string& path) {
+std::vector<std::string> lines_of(const std::string& path) {
   std::vector<std::string> lines;
   const std::string text = read_file(path);
   for (size_t at = 0; at < text.size();) {
@@ -23,10 +24,18 @@ std::vector<std::string> merge_lines(const std::string& path) {
     std::string line = text.substr(at, end - at);
     if (!line.empty() && line.back() == '\r') line.pop_back();
     at = end + 1;
-    if (line.empty() || (lines.empty() && line.starts_with("#version"))) continue;
     lines.push_back(std::move(line));
   }
   return lines;
+}
+
+bool config_flag(const Json& config, const char* key, bool fallback, const std::string& root) {
+  const auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return fallback;
+  if (!it->is_boolean())
+    throw invalid_argument(root + "tokenizer_config.json " + key + ": needs true or false, got " +
+                           it->dump());
+  return it->get<bool>();
 }
 
 }  // namespace
@@ -34,10 +43,11 @@ std::vector<std::string> merge_lines(const std::string& path) {
 std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder, Json config) {
   const std::string root = "[" + folder + "] ";
   Vocab vocab = parse_vocab(read_json_file(folder + "/vocab.json"), root + "vocab.json");
-  const std::vector<std::string> lines = merge_lines(folder + "/merges.txt");
+  const std::vector<std::string> lines = lines_of(folder + "/merges.txt");
   std::vector<Merge> merges;
   for (const std::string& line : lines) {
     const std::string_view view = line;
+    if (view.empty() || (merges.empty() && view.starts_with("#version"))) continue;
     const size_t space = view.find(' ');
     if (space == std::string_view::npos || view.find(' ', space + 1) != std::string_view::npos) {
       throw invalid_argument(root + "merges.txt: needs \"left right\" on a line, got \"" + line + "\"");
@@ -82,117 +92,68 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder
   return make_tokenizer(std::move(parts), std::move(model), std::move(config), folder);
 }
 
-namespace {
-
-// Bytes of each token -> its rank, in the order of ranks.
-Vocab parse_ranks(const std::string& text, const std::string& root) {
-  Vocab ranks;
-  size_t line_number = 0;
-  std::vector<std::pair<int64_t, std::string>> rows;
-  for (size_t at = 0; at < text.size();) {
-    size_t end = text.find('\n', at);
-    if (end == std::string::npos) end = text.size();
-    std::string_view line = std::string_view(text).substr(at, end - at);
-    at = end + 1;
-    ++line_number;
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty()) continue;
-    const std::string where = root + "line " + std::to_string(line_number);
-    const size_t space = line.find(' ');
-    const std::string_view number =
-        space == std::string_view::npos ? std::string_view() : line.substr(space + 1);
-    const bool digits =
-        !number.empty() && number.size() < 8 &&
-        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!digits) throw invalid_argument(where + ": needs base64 and a rank");
-    const int64_t rank = std::stoll(std::string(number));
-    if (rank > kMaxId) throw invalid_argument(where + ": rank " + std::to_string(rank) + " is too large");
-    rows.emplace_back(rank, decode_base64(std::string(line.substr(0, space)), where));
-  }
-  if (rows.empty()) throw invalid_argument(root + "has no tokens");
-  std::sort(rows.begin(), rows.end());
-  ranks.reserve(rows.size(), text.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && rows[i].first == rows[i - 1].first) {
-      throw invalid_argument(root + "rank " + std::to_string(rows[i].first) + " stands there twice");
-    }
-    ranks.add(rows[i].second, static_cast<int32_t>(rows[i].first));
-  }
-  if (ranks.size() != rows.size()) throw invalid_argument(root + "has a token twice");
-  return ranks;
+// BERT's vocabulary: one token a line, its id the number of the line. Settings as transformers' BertTokenizer
+// has them.
+std::shared_ptr<const Tokenizer> from_bert_vocab(const std::string& path, Json config) {
+  return from_bert_tokens(lines_of(path), std::move(config), path);
 }
 
-constexpr size_t kLongestToken = 512;
-
-}  // namespace
-
-std::shared_ptr<const Tokenizer> from_tiktoken(const std::string& path, Json config) {
+std::shared_ptr<const Tokenizer> from_bert_tokens(const std::vector<std::string>& lines, Json config,
+                                                  const std::string& path) {
   const std::string root = "[" + path + "] ";
-  const Vocab ranks = parse_ranks(read_file(path), root);
-  const auto spelled = [](std::string_view bytes) {
-    std::string out;
-    for (const char b : bytes) out += byte_char(static_cast<unsigned char>(b));
-    return out;
-  };
-  Vocab vocab;
-  vocab.reserve(ranks.size(), 0);
-  // tiktoken merges any two neighbours that are a token together, lowest rank first: written out as every way
-  // to part each token, in the order that transformers writes.
-  struct Row {
-    int32_t left, right;
-  };
-  std::vector<Row> rows, local;
-  for (const auto& e : ranks.entries()) {
-    const std::string_view token = ranks.text(e);
-    if (token.size() > kLongestToken) throw invalid_argument(root + "a token is longer than 512 bytes");
-    vocab.add(spelled(token), e.id);
-    local.clear();
-    for (size_t at = 1; at < token.size(); ++at) {
-      const int32_t left = ranks.find(token.substr(0, at)), right = ranks.find(token.substr(at));
-      if (left >= 0 && right >= 0) local.push_back({left, right});
-    }
-    std::sort(local.begin(), local.end(), [](const Row& a, const Row& b) {
-      return a.left != b.left ? a.left < b.left : a.right < b.right;
-    });
-    rows.insert(rows.end(), local.begin(), local.end());
+  if (lines.size() > static_cast<size_t>(kMaxId)) throw invalid_argument(root + "has too many lines");
+  Json vocab = Json::object();
+  std::set<std::string_view> seen;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (!unicode::is_valid(lines[i]))
+      throw invalid_argument(root + "line " + std::to_string(i + 1) + ": is not UTF-8");
+    if (!seen.insert(lines[i]).second)
+      throw invalid_argument(root + "line " + std::to_string(i + 1) + ": \"" + lines[i] +
+                             "\" stands there twice");
+    append_key(vocab, lines[i], Json(static_cast<int64_t>(i)));
   }
-  std::vector<Merge> merges;
-  merges.reserve(rows.size());
-  for (const Row& row : rows) merges.emplace_back(vocab.text_of(row.left), vocab.text_of(row.right));
+  const std::pair<const char*, const char*> names[] = {{"unk_token", "[UNK]"},
+                                                       {"sep_token", "[SEP]"},
+                                                       {"pad_token", "[PAD]"},
+                                                       {"cls_token", "[CLS]"},
+                                                       {"mask_token", "[MASK]"}};
   Json added = added_tokens_of(config, root);
-  bool llama3 = false;
-  if (added.is_array()) {
-    for (const Json& token : added) llama3 = llama3 || token.value("content", "") == "<|begin_of_text|>";
+  const bool listed = !added.is_null();
+  if (!listed) added = Json::array();
+  std::map<std::string, int32_t> ids;
+  for (const auto& [name, text] : names) {
+    if (!config.contains(name) || config[name].is_null()) config[name] = text;
+    const Json& given = config[name];
+    const std::string token = given.is_object()   ? given.value("content", "")
+                              : given.is_string() ? given.get<std::string>()
+                                                  : "";
+    const auto found = vocab.find(token);
+    if (found == vocab.end())
+      throw invalid_argument(root + name + " \"" + token + "\" is not in the vocabulary");
+    ids[name] = found->get<int32_t>();
+    config[name] = token;
+    if (!listed) added.push_back(added_token(ids[name], token, true));
   }
-  if (added.is_null()) {
-    // Qwen's own names, which its files do not hold.
-    added = Json::array();
-    int32_t id = ranks.end_id();
-    for (const char* name : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"})
-      added.push_back(added_token(id++, name, true));
-    for (int i = 0; i < 205; ++i)
-      added.push_back(added_token(id++, "<|extra_" + std::to_string(i) + "|>", true));
-    if (!config.contains("eos_token")) config["eos_token"] = "<|endoftext|>";
-    if (!config.contains("pad_token")) config["pad_token"] = "<|endoftext|>";
-  }
-  BytePreset preset = byte_preset(llama3 ? "llama-bpe" : "qwen2", root);
-  Json parts = {{"added_tokens", added},
-                {"normalizer", preset.normalizer},
-                {"pre_tokenizer", preset.pre_tokenizer},
-                {"post_processor", byte_level(false, false)},
-                {"decoder", byte_level(false, false)}};
-  BpeOptions options;
-  options.ignore_merges = true;  // a piece that is a token is that token, whatever its merges
-  if (llama3) {
-    for (const Json& token : added) {
-      if (token.value("content", "") != "<|begin_of_text|>") continue;
-      const auto bos = template_processor({{"<|begin_of_text|>", token.at("id").get<int32_t>()}}, {});
-      parts["post_processor"] = sequence("processors", Json::array({byte_level(false, true), bos}));
-    }
-    if (!config.contains("bos_token")) config["bos_token"] = "<|begin_of_text|>";
-  }
-  auto model = make_bpe(std::move(vocab), merges, options, root + "merges");
-  return make_tokenizer(std::move(parts), std::move(model), std::move(config), path);
+  const bool lowercase = config_flag(config, "do_lower_case", true, root);
+  const auto accents = config.find("strip_accents");
+  const std::string cls = config["cls_token"].get<std::string>(),
+                    sep = config["sep_token"].get<std::string>();
+  Json model = {{"type", "WordPiece"},
+                {"unk_token", config["unk_token"]},
+                {"continuing_subword_prefix", "##"},
+                {"max_input_chars_per_word", 100},
+                {"vocab", std::move(vocab)}};
+  Json parts = {{"added_tokens", std::move(added)},
+                {"normalizer",
+                 {{"type", "BertNormalizer"},
+                  {"clean_text", true},
+                  {"handle_chinese_chars", config_flag(config, "tokenize_chinese_chars", true, root)},
+                  {"strip_accents", accents == config.end() ? Json() : *accents},
+                  {"lowercase", lowercase}}},
+                {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                {"post_processor", template_processor({{cls, ids["cls_token"]}}, {{sep, ids["sep_token"]}})},
+                {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}}};
+  return make_tokenizer(std::move(parts), parse_model(model, root + "vocab"), std::move(config), path);
 }
 
 }  // namespace twinkle::tokenizer

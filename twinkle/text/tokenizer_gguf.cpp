@@ -8,6 +8,7 @@
 #include "twinkle/text/tokenizer_engine.h"
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/tokenizer_parts.h"
+#include "twinkle/text/tokenizer_sentencepiece.h"
 #include "twinkle/text/unicode.h"
 
 namespace twinkle {
@@ -45,6 +46,8 @@ class Gguf {
 
   std::shared_ptr<const Tokenizer> make() {
     const std::string kind = text_or(metadata_, "tokenizer.ggml.model", "", where_);
+    if (kind == "t5") return make_unigram();
+    if (kind == "bert") return make_bert();
     std::unique_ptr<const Model> model;
     if (kind == "gpt2") {
       model = make_byte_level();
@@ -52,7 +55,7 @@ class Gguf {
       model = make_scored();
     } else {
       throw invalid_argument("[" + where_ + "] tokenizer.ggml.model: unknown model \"" + kind +
-                             "\" (gpt2, llama)");
+                             "\" (gpt2, llama, t5, bert)");
     }
     make_added(kind == "llama");
     make_special();
@@ -190,6 +193,69 @@ class Gguf {
     parts_["decoder"] = sequence("decoders", std::move(decoders));
     default_bos_ = true;
     return make_bpe(vocab_, merges, options, "[" + where_ + "] tokenizer.ggml");
+  }
+
+  // SentencePiece's unigram model, piece by piece.
+  std::shared_ptr<const Tokenizer> make_unigram() {
+    SentencePieceFile file;
+    const Json& scores = need(metadata_, "tokenizer.ggml.scores", where_);
+    if (!scores.is_array() || scores.size() != tokens_.size())
+      fail("tokenizer.ggml.scores", "needs a list of " + std::to_string(tokens_.size()) + " numbers");
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (!scores[i].is_number())
+        fail("tokenizer.ggml.scores", "needs numbers, got " + scores[i].dump().substr(0, 40));
+      const int type = types_[i] == 0 ? kNormal : static_cast<int>(types_[i]);
+      file.byte_fallback = file.byte_fallback || type == kByte;
+      file.pieces.push_back({std::string(tokens_[i]), scores[i].get<float>(), type});
+    }
+    if (const auto map = metadata_.find("tokenizer.ggml.precompiled_charsmap"); map != metadata_.end()) {
+      if (!map->is_array()) fail("tokenizer.ggml.precompiled_charsmap", "needs a list of bytes");
+      for (const Json& byte : *map) {
+        const auto value =
+            integer_value(byte, 0, 255, "[" + where_ + "] tokenizer.ggml.precompiled_charsmap");
+        file.charsmap_bytes += static_cast<char>(value);
+      }
+      if (!file.charsmap_bytes.empty())
+        file.charsmap = Charsmap(file.charsmap_bytes, "[" + where_ + "] tokenizer.ggml.precompiled_charsmap");
+    }
+    file.add_dummy_prefix = flag_or(metadata_, "tokenizer.ggml.add_space_prefix", true, where_);
+    file.remove_extra_whitespaces =
+        flag_or(metadata_, "tokenizer.ggml.remove_extra_whitespaces", true, where_);
+    file.bos = token_id("bos_token_id", -1);
+    file.eos = token_id("eos_token_id", -1);
+    file.pad = token_id("padding_token_id", -1);
+    Json config = {
+        {"add_bos_token", flag_or(metadata_, "tokenizer.ggml.add_bos_token", false, where_)},
+        {"add_eos_token", flag_or(metadata_, "tokenizer.ggml.add_eos_token", file.eos >= 0, where_)}};
+    check_sentencepiece(&file, where_);
+    return from_sentencepiece_file(std::move(file), std::move(config), where_);
+  }
+
+  // GGUF marks the pieces that begin a word, BERT's own vocabulary those that do not.
+  std::shared_ptr<const Tokenizer> make_bert() {
+    constexpr std::string_view kMarker = "\xE2\x96\x81";
+    std::vector<std::string> tokens;
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const std::string_view token = tokens_[i];
+      const bool bracketed = token.size() > 2 && token.starts_with('[') && token.ends_with(']');
+      if (token.starts_with(kMarker)) {
+        tokens.emplace_back(token.substr(kMarker.size()));
+      } else if (types_[i] == kControl || types_[i] == kUnknown || bracketed) {
+        tokens.emplace_back(token);
+      } else {
+        tokens.push_back("##" + std::string(token));
+      }
+    }
+    Json config = Json::object();
+    const std::pair<const char*, const char*> names[] = {{"unk_token", "unknown_token_id"},
+                                                         {"sep_token", "seperator_token_id"},
+                                                         {"pad_token", "padding_token_id"},
+                                                         {"cls_token", "cls_token_id"},
+                                                         {"mask_token", "mask_token_id"}};
+    for (const auto& [name, key] : names) {
+      if (const int32_t id = token_id(key, -1); id >= 0) config[name] = tokens[static_cast<size_t>(id)];
+    }
+    return from_bert_tokens(tokens, std::move(config), where_);
   }
 
   void make_added(bool scored) {

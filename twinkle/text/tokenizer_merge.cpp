@@ -77,7 +77,8 @@ struct Later {
   }
 };
 
-size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count) {
+template <class Offered>
+size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count, const Offered& offered) {
   constexpr uint32_t kEnd = UINT32_MAX;
   std::vector<uint32_t> next(count), previous(count);
   std::vector<Candidate> heap;
@@ -86,7 +87,9 @@ size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count) {
     previous[i] = i == 0 ? kEnd : i - 1;
     if (i + 1 < count) {
       const auto found = table.find(symbols[i].id, symbols[i + 1].id);
-      if (found.rank != MergeTable::kNone) heap.push_back({found.rank, i, symbols[i].id, symbols[i + 1].id});
+      if (found.rank == MergeTable::kNone) continue;
+      heap.push_back({found.rank, i, symbols[i].id, symbols[i + 1].id});
+      offered(symbols[i].id, symbols[i + 1].id, found.id);
     }
   }
   std::priority_queue<Candidate, std::vector<Candidate>, Later> queue(Later(), std::move(heap));
@@ -94,7 +97,9 @@ size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count) {
   const auto offer = [&](uint32_t left, uint32_t right) {
     if (left == kEnd || right == kEnd) return;
     const auto found = table.find(symbols[left].id, symbols[right].id);
-    if (found.rank != MergeTable::kNone) queue.push({found.rank, left, symbols[left].id, symbols[right].id});
+    if (found.rank == MergeTable::kNone) return;
+    queue.push({found.rank, left, symbols[left].id, symbols[right].id});
+    offered(symbols[left].id, symbols[right].id, found.id);
   };
   while (!queue.empty()) {
     const Candidate top = queue.top();
@@ -119,7 +124,12 @@ size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count) {
 
 size_t merge(const MergeTable& table, Symbol* symbols, size_t count) {
   if (count < 2) return count;
-  return count <= kShort ? merge_short(table, symbols, count) : merge_long(table, symbols, count);
+  return count <= kShort ? merge_short(table, symbols, count)
+                         : merge_long(table, symbols, count, [](int32_t, int32_t, int32_t) {});
+}
+
+size_t merge_watched(const MergeTable& table, Symbol* symbols, size_t count, const MergeWatcher& offered) {
+  return count < 2 ? count : merge_long(table, symbols, count, offered);
 }
 
 }  // namespace twinkle::tokenizer

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "twinkle/core/json.h"
+#include "twinkle/text/tokenizer_normalizer.h"
 #include "twinkle/text/tokenizer_vocab.h"
 
 namespace twinkle::tokenizer {
@@ -34,6 +35,9 @@ class Model {
   const Vocab& vocab() const { return vocab_; }
   /// How many ids the package counts: added tokens that the vocabulary lacks come after them.
   virtual int64_t vocab_count() const { return static_cast<int64_t>(vocab_.size()); }
+  /// A model that takes whole texts brings its own normalizer: then the normalizer and the pre-tokenizer of
+  /// the parts only serve to be saved.
+  virtual std::unique_ptr<const Normalizer> make_normalizer() const { return nullptr; }
   /// The value of "model" in a tokenizer.json.
   virtual Json to_json() const = 0;
 
@@ -44,6 +48,7 @@ class Model {
 struct BpeOptions {
   std::optional<std::string> unk_token, continuing_subword_prefix, end_of_word_suffix;
   bool fuse_unk = false, byte_fallback = false, ignore_merges = false;
+  std::vector<int32_t> unmatched;  // sorted ids whose spelling in a text is not them (special tokens)
 };
 
 /// Reads "model". Errors name `path` and the field.

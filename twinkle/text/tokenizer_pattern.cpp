@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "twinkle/core/error.h"
@@ -19,9 +20,23 @@ constexpr size_t kMaxExpression = 1 << 16;
 constexpr const char* kSpaces =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
+// Whether PCRE2 knows a script of this name.
+bool is_script(const std::string& name) {
+  const std::string expression = "\\p{sc:" + name + "}";
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                                   PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
+// A script by its bare name is for PCRE2 all that is ever used with it, for Oniguruma the script itself.
 std::string property_class(const std::string& name) {
-  std::string out = "\\p{" + name + "}";
+  std::string out = "\\p{" + std::string(name.size() > 2 && is_script(name) ? "sc:" : "") + name + "}";
   if (name.size() <= 2) out += unicode::newer_ranges(name);
+  // Extensions H and I and one character more than Unicode 14 has.
+  if (name == "Han") out += R"(\x{2B739}\x{2EBF0}-\x{2EE5D}\x{31350}-\x{323AF})";
   return out;
 }
 
@@ -47,6 +62,9 @@ class Translator {
       } else if (c == '{' && in_.substr(at_).starts_with("{,")) {
         out_ += "{0,";
         at_ += 2;
+      } else if (c == '+' && after_interval()) {
+        out_ += "{1,}";  // in Ruby {n,m}+ repeats the interval, it does not hold on to it
+        ++at_;
       } else {
         out_ += c;
         ++at_;
@@ -58,6 +76,16 @@ class Translator {
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw invalid_argument(path_ + ": " + what + " in the expression \"" + std::string(in_) + "\"");
+  }
+
+  bool after_interval() const {
+    const size_t open = out_.rfind('{');
+    if (out_.empty() || out_.back() != '}' || open == std::string::npos || open == 0 ||
+        open + 2 > out_.size() - 1)
+      return false;
+    if (out_[open - 1] == '\\' || (open > 1 && out_[open - 2] == '\\')) return false;
+    return std::all_of(out_.begin() + static_cast<std::ptrdiff_t>(open) + 1, out_.end() - 1,
+                       [](char c) { return (c >= '0' && c <= '9') || c == ','; });
   }
 
   // The class inside a shorthand escape at at_ (after '\'), or nothing; advances only when it is one.

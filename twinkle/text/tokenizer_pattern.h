@@ -35,11 +35,15 @@ std::shared_ptr<const Pattern> known_pattern(std::string_view expression);
 /// PCRE2 for any expression (tests hold the hand-written matchers against it).
 std::shared_ptr<const Pattern> pcre_pattern(const std::string& expression, const std::string& path);
 
-/// Expressions of the families that GGUF files name.
+/// Expressions of model families and of OpenAI's encodings.
 extern const char* const kGpt2Expression;
 extern const char* const kLlama3Expression;
 extern const char* const kQwen2Expression;
 extern const char* const kQwen35Expression;
+extern const char* const kCl100kExpression;  // as tiktoken has it; Llama 3 has an older form
+extern const char* const kO200kExpression;
+extern const char* const kTekkenExpression;
+extern const char* const kKimiExpression;
 
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 Behavior parse_behavior(const std::string& name, const std::string& path);

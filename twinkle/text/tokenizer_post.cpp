@@ -144,6 +144,22 @@ void PostProcessor::parse_into(const Json& value, const std::string& path, int32
   steps.push_back(std::move(step));
 }
 
+Json PostProcessor::without_templates(const Json& value) {
+  Json out = Json::array();
+  const auto type = value.is_object() ? value.find("type") : value.end();
+  if (type == value.end() || !type->is_string()) return out;
+  if (*type == "Sequence") {
+    if (const auto steps = value.find("processors"); steps != value.end() && steps->is_array()) {
+      for (const Json& step : *steps) {
+        for (Json& kept : without_templates(step)) out.push_back(std::move(kept));
+      }
+    }
+  } else if (*type == "ByteLevel") {
+    out.push_back(value);
+  }
+  return out;
+}
+
 void PostProcessor::add_special(std::vector<int32_t>& ids) const {
   std::vector<int32_t> out;
   for (const Step& step : steps_) {

@@ -18,6 +18,9 @@ class PostProcessor {
   /// No steps for a JSON null. Template tokens must be ids below `end_id`.
   static PostProcessor parse(const Json& value, const std::string& path, int32_t end_id);
 
+  /// The steps of a post-processor that put nothing around a text, as a list.
+  static Json without_templates(const Json& value);
+
   /// Puts the special tokens around.
   void add_special(std::vector<int32_t>& ids) const;
   /// The same with offsets (empty ones for special tokens); trims blanks off the offsets where a step says

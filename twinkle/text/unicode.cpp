@@ -45,8 +45,10 @@ utf8proc_category_t category(char32_t c) {
 uint8_t class_of(utf8proc_category_t category) {
   switch (category) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
+      return kLetter | kUpper;
+    case UTF8PROC_CATEGORY_LL:
+      return kLetter | kLower;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
       return kLetter;
@@ -216,16 +218,18 @@ std::string replace_invalid(std::string_view bytes, std::vector<size_t>* source)
 #define P kPunctuation
 #define Y kSymbol
 #define N kNumber
-#define L kLetter
+#define U (kLetter | kUpper)
+#define L (kLetter | kLower)
 const uint8_t kAsciiClass[128] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, S, S, S, S, S, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     S, P, P, P, Y, P, P, P, P, P, P, Y, P, P, P, P, N, N, N, N, N, N, N, N, N, N, P, P, Y, Y, Y, P,
-    P, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, P, P, P, Y, P,
+    P, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, P, P, P, Y, P,
     Y, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, P, Y, P, Y, 0};
 #undef S
 #undef P
 #undef Y
 #undef N
+#undef U
 #undef L
 
 uint8_t wide_class(char32_t c) {

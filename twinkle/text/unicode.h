@@ -49,7 +49,16 @@ size_t settled_prefix(std::string_view bytes);
 /// With `source`, also the byte offset in `bytes` of every byte of the result, and of its end.
 std::string replace_invalid(std::string_view bytes, std::vector<size_t>* source = nullptr);
 
-enum Class : uint8_t { kLetter = 1, kNumber = 2, kSpace = 4, kMark = 8, kPunctuation = 16, kSymbol = 32 };
+enum Class : uint8_t {
+  kLetter = 1,
+  kNumber = 2,
+  kSpace = 4,
+  kMark = 8,
+  kPunctuation = 16,
+  kSymbol = 32,
+  kUpper = 64,  // beside kLetter: Lu, Lt
+  kLower = 128  // beside kLetter: Ll
+};
 
 extern const uint8_t kAsciiClass[128];
 uint8_t wide_class(char32_t c);

@@ -17,7 +17,9 @@ ArgSpec path_arg(std::string name, std::string help) {
 ArgGroup tokenizer_args() {
   ArgGroup group{"ModelArgs", "Tokenizer", {}};
   group.args = {path_arg("model_id", "Model folder or .gguf file whose tokenizer to use."),
-                path_arg("tokenizer_id", "Another tokenizer: a folder or tokenizer.json.")};
+                path_arg("tokenizer_id",
+                         "Another tokenizer: a folder, or a tokenizer.json, tokenizer.model, *.tiktoken, "
+                         "vocab.txt or .gguf file.")};
   return group;
 }
 
@@ -48,6 +50,7 @@ std::vector<ArgGroup> tokenize_groups() {
       arg("add_special_tokens", ParamType::kBool, false,
           "Add what the tokenizer puts around a text (BOS, EOS)."),
       arg("parse_special", ParamType::kBool, true, "Read the spelling of a special token as that token."),
+      path_arg("save", "Write the tokenizer to this file as a tokenizer.json; without a text that is all."),
       color_arg()};
   return {input, tokenizer_args(), program_args()};
 }
@@ -68,8 +71,11 @@ void check_tokenize(const ParsedArgs& args) {
 const AddCommand tokenize({
     .name = "tokenize",
     .summary = "Cut text into tokens, or turn ids back into text",
-    .description = "Shows the tokens of a text with their ids, or the text of --ids.\n\nExample: twinkle "
-                   "tokenize \"Hello world\" --model-id SmolLM2.gguf",
+    .description =
+        "Shows the tokens of a text with their ids, or the text of --ids. Reads tokenizer.json, vocab.json "
+        "with merges.txt, SentencePiece and tiktoken models, BERT's vocab.txt and GGUF files, and "
+        "writes any of them as a tokenizer.json.\n\nExample: twinkle "
+        "tokenize \"Hello world\" --model-id SmolLM2.gguf",
     .usage = "[TEXT] [options]",
     .positionals = {"text"},
     .groups = tokenize_groups,

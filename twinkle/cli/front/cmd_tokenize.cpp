@@ -60,6 +60,10 @@ int decode_ids(const ParsedArgs& args, const Tokenizer& tokenizer) {
 
 int tokenize(const ParsedArgs& args) {
   const auto tokenizer = load_tokenizer(args);
+  if (args.has("save")) {
+    write_file_atomic(args.get_string("save"), tokenizer->to_json().dump(2) + "\n");
+    if (!args.has("text") && !args.has("input") && !args.has("ids")) return 0;
+  }
   if (args.has("ids")) return decode_ids(args, *tokenizer);
   std::string text;
   if (args.has("text")) {

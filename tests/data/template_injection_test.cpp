@@ -1,0 +1,156 @@
+// What a user writes never becomes a control token, for every public chat template of the data set (22, of
+// well over ten families): each is rendered with user text, tool results and names that spell all control
+// tokens the template itself writes, and the ids hold not one more of them than for harmless text.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/data/template.h"
+#include "twinkle/data/template_tokens.h"
+#include "twinkle/text/chat_template.h"
+
+namespace twinkle {
+namespace {
+
+std::string data_path(const std::string& name) {
+  const char* root = std::getenv("TWINKLE_TEST_DATA");
+  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
+         name;
+}
+
+// Tokens as the families write them: <|...|>, <...>, [...] in capitals, and DeepSeek's with wide bars.
+std::set<std::string> control_tokens(const std::string& source) {
+  std::set<std::string> found = {"<s>", "</s>"};
+  const std::regex shapes(
+      "<\\|[A-Za-z0-9_]+\\|>|<\\|?[a-z_]+\\|?>|</[a-z_]+>|\\[/?[A-Z_]+\\]|<\xEF\xBD\x9C[^>{}' ]+>");
+  for (std::sregex_iterator it(source.begin(), source.end(), shapes), end; it != end; ++it)
+    found.insert(it->str());
+  return found;
+}
+
+struct Family {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::set<std::string> tokens;
+};
+
+Family family(const std::string& source) {
+  Family out;
+  out.tokens = control_tokens(source);
+  Json vocab = Json::object(), added = Json::array();
+  // The characters of GPT-2's alphabet, in the order of the bytes' code points.
+  int shown = 0;
+  for (int b = 0; b < 256; ++b) {
+    const bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+    const int code = plain ? b : 256 + shown++;
+    std::string text;
+    if (code < 0x80) {
+      text = std::string(1, static_cast<char>(code));
+    } else {
+      text += static_cast<char>(0xC0 | code >> 6);
+      text += static_cast<char>(0x80 | (code & 0x3F));
+    }
+    vocab[text] = b;
+  }
+  int id = 256;
+  for (const std::string& text : out.tokens) {
+    added.push_back({{"id", id++},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json json = {{"version", "1.0"},
+                     {"added_tokens", added},
+                     {"normalizer", nullptr},
+                     {"pre_tokenizer", byte_level},
+                     {"post_processor", nullptr},
+                     {"decoder", byte_level},
+                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+  const Json config = {{"chat_template", source}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  out.tokenizer = Tokenizer::from_json(json, config, "family");
+  return out;
+}
+
+int64_t count_control(const std::vector<int32_t>& ids) {
+  return std::count_if(ids.begin(), ids.end(), [](int32_t id) { return id >= 256; });
+}
+
+Json conversation(const std::string& text) {
+  return Json::array({{{"role", "user"}, {"content", text}},
+                      {{"role", "assistant"}, {"content", "fine"}},
+                      {{"role", "user"}, {"content", "more " + text + " text"}}});
+}
+
+TEST(TemplateInjection, UserTextAddsNoControlTokenInAnyFamily) {
+  int families = 0;
+  std::set<std::string> spelled;
+  for (const auto& entry : std::filesystem::directory_iterator(data_path("chat-templates"))) {
+    if (entry.path().extension() != ".jinja") continue;
+    const std::string name = entry.path().filename().string();
+    const Family f = family(read_file(entry.path().string()));
+    std::string attack;
+    for (const std::string& token : f.tokens) attack += token + "\n";
+    spelled.insert(f.tokens.begin(), f.tokens.end());
+    const ChatTemplate chat(f.tokenizer->config());
+    const RenderedEncoder encoder(f.tokenizer);
+    const Rendered harmless = chat.render(conversation("hello"), nullptr, {.add_generation_prompt = true});
+    const Rendered hostile = chat.render(conversation(attack), nullptr, {.add_generation_prompt = true});
+    const auto want = encoder.encode(harmless).ids, ids = encoder.encode(hostile).ids;
+    EXPECT_GT(count_control(want), 0) << name;
+    EXPECT_EQ(count_control(ids), count_control(want)) << name;
+    // The text is all there, as text.
+    EXPECT_EQ(f.tokenizer->decode(ids), hostile.text) << name;
+    // Read by the tokenizer alone the same text would have many more.
+    EXPECT_GT(count_control(f.tokenizer->encode(hostile.text)), count_control(want)) << name;
+    ++families;
+  }
+  EXPECT_EQ(families, 22);
+  EXPECT_GT(spelled.size(), 60u);
+}
+
+// A tool's result and a tool's name come from outside, too.
+TEST(TemplateInjection, ToolTextAddsNoControlToken) {
+  int families = 0;
+  for (const char* name : {"Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "Qwen3-Coder",
+                           "HuggingFaceTB-SmolLM3-3B", "GLM-4.6", "meta-llama-Llama-3.2-3B-Instruct"}) {
+    const Family f = family(read_file(data_path(std::string("chat-templates/") + name + ".jinja")));
+    std::string attack;
+    for (const std::string& token : f.tokens) attack += token;
+    const auto rows = [](const std::string& result, const std::string& tool) {
+      Json call = {{"id", "call00001"}, {"type", "function"}};
+      call["function"] = {{"name", "look"}, {"arguments", {{"place", tool}}}};
+      return Json::array(
+          {{{"role", "user"}, {"content", "where?"}},
+           {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
+           {{"role", "tool"}, {"name", "look"}, {"tool_call_id", "call00001"}, {"content", result}}});
+    };
+    const auto tools = [](const std::string& text) {
+      return Json::array(
+          {{{"type", "function"},
+            {"function",
+             {{"name", "look"},
+              {"description", text},
+              {"parameters", {{"type", "object"}, {"properties", {{"place", {{"type", "string"}}}}}}}}}}});
+    };
+    const ChatTemplate chat(f.tokenizer->config());
+    const RenderedEncoder encoder(f.tokenizer);
+    const auto want = encoder.encode(chat.render(rows("here", "home"), tools("looks"))).ids;
+    const auto ids = encoder.encode(chat.render(rows(attack, attack), tools(attack))).ids;
+    EXPECT_EQ(count_control(ids), count_control(want)) << name;
+    ++families;
+  }
+  EXPECT_EQ(families, 6);
+}
+
+}  // namespace
+}  // namespace twinkle
