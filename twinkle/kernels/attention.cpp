@@ -1,6 +1,5 @@
-// Attention: threads split (sequence, key/value group, query tile); in the backward pass (sequence, group),
-// or blocks of keys and then tiles of queries where there are too few of those. The split never shows in the
-// bits.
+// Attention: threads split (sequence, key/value group, query tile), in the backward pass (sequence, group,
+// blocks of keys). The split never shows in the bits.
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/aten/rows.h"
 #include "twinkle/kernels/cpu/row_kernels.h"
@@ -24,12 +23,6 @@ struct ForwardTask {
   int64_t begin, end;  // query rows of the sequence
 };
 
-// Pairs of a query at a position below n and a key it sees.
-int64_t visible_pairs(int64_t n, int64_t window) {
-  if (window <= 0 || n <= window) return n * (n + 1) / 2;
-  return window * (window + 1) / 2 + (n - window) * window;
-}
-
 // Indices of the sequences, those with the most work first, so that threads end together.
 std::vector<size_t> longest_first(std::span<const AttentionSequence> sequences) {
   std::vector<size_t> order(sequences.size());
@@ -41,13 +34,10 @@ std::vector<size_t> longest_first(std::span<const AttentionSequence> sequences) 
   return order;
 }
 
-enum class Walk { kAll, kKeys, kQueries };
-
 struct BackwardTask {
   const AttentionSequence* sequence;
-  int64_t group;
-  Walk walk;
-  int64_t begin, end;  // key blocks, or one query tile
+  int64_t group, begin, end;  // key blocks
+  int64_t* due;
 };
 
 }  // namespace
@@ -124,32 +114,36 @@ void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const
                                   delta.data() + begin * H);
   });
 
-  // One walk over a whole (sequence, group) makes five products of a pair of blocks; apart they take seven,
-  // so that is for work too large for one thread.
-  int64_t total = 0;
+  // Blocks of all groups in turn, so that a thread rarely waits for the block before its own. Every task is
+  // started after those that it waits for: parallel_for hands them out in order.
+  const int64_t step = cpu::attention_grad_positions(R);
+  int64_t num_tiles = 0;
   for (const AttentionSequence& s : sequences) {
     TW_CHECK(s.blocks.empty() && s.q_len == s.kv_len, "attention_backward: packed whole sequences only");
-    total += G * visible_pairs(s.q_len, window);
+    num_tiles += G * ((s.q_len + step - 1) / step);
   }
-  const int threads = num_threads();
+  std::vector<int64_t> due(static_cast<size_t>(num_tiles), 0);
+  char failed = 0;
   std::vector<BackwardTask> tasks;
+  int64_t* next_due = due.data();
   for (const size_t index : longest_first(sequences)) {
     const AttentionSequence& s = sequences[index];
-    if (s.q_len == 0) continue;
     const int64_t blocks = (s.q_len + kAttentionBlock - 1) / kAttentionBlock;
-    const int64_t step = cpu::attention_grad_positions(R), tiles = (s.q_len + step - 1) / step;
-    const bool together = threads == 1 || 2 * threads * visible_pairs(s.q_len, window) <= total;
-    for (int64_t g = 0; g < G; ++g) {
-      if (together) {
-        tasks.push_back({&s, g, Walk::kAll, 0, blocks});
-        continue;
-      }
-      for (int64_t j = 0; j < blocks; ++j) tasks.push_back({&s, g, Walk::kKeys, j, j + 1});
-      for (int64_t i = tiles - 1; i >= 0; --i) tasks.push_back({&s, g, Walk::kQueries, i, i + 1});
+    const int64_t tiles = (s.q_len + step - 1) / step;
+    for (int64_t j = 0; j < blocks; j += cpu::kAttentionGradBlocks) {
+      const int64_t end = std::min(blocks, j + cpu::kAttentionGradBlocks);
+      for (int64_t g = 0; g < G; ++g) tasks.push_back({&s, g, j, end, next_due + g * tiles});
     }
+    next_due += G * tiles;
   }
   parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t task_begin, int64_t task_end) {
-    float* scratch = thread_scratch(row_kernels().attention_grad_scratch(R, D));
+    float* scratch = nullptr;
+    try {
+      scratch = thread_scratch(row_kernels().attention_grad_scratch(R, D));
+    } catch (...) {
+      __atomic_store_n(&failed, char{1}, __ATOMIC_RELAXED);
+      throw;
+    }
     for (int64_t i = task_begin; i < task_end; ++i) {
       const BackwardTask& task = tasks[static_cast<size_t>(i)];
       const int64_t q_at = (task.sequence->q_begin * H + task.group * R) * D;
@@ -171,12 +165,9 @@ void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const
                                        .heads = R,
                                        .head_dim = D,
                                        .scale = static_cast<float>(scale),
-                                       .window = window};
-      if (task.walk == Walk::kQueries) {
-        row_kernels().attention_grad_queries(grad, task.begin, scratch);
-      } else {
-        row_kernels().attention_grad_keys(grad, task.begin, task.end, task.walk == Walk::kAll, scratch);
-      }
+                                       .window = window,
+                                       .turns = {task.due, &failed}};
+      row_kernels().attention_grad(grad, task.begin, task.end, scratch);
     }
   });
 }

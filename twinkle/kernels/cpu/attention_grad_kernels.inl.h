@@ -1,7 +1,8 @@
 // Attention backward: P is computed again from the log-sum-exp, with the chains of the forward pass. dq is
 // one chain over keys ascending; dk and dv are one chain over queries ascending (position, then head), from
-// zero in each sequence. The walk over keys and the walk over queries give the same bits, so the caller
-// chooses freely. No threads here; scratch is the caller's. Outputs are written (=).
+// zero in each sequence. A task is a few blocks of keys; tasks of one sequence and group may run on several
+// threads, and take turns at the dq of a tile of queries in the order of their blocks. Scratch is the
+// caller's. Outputs are written (=).
 #pragma once
 
 #include "twinkle/kernels/cpu/attention_tiles.inl.h"
@@ -26,8 +27,9 @@ struct GradScratch {
   float *q, *dout, *dq;                    // [chunks][M][64]
   float *p, *ds;                           // [M][64]
   float *lse, *delta;                      // [M]
-  float *k, *k_transposed, *v_transposed;  // a key block: [chunks][64][64], [D][64], [D][64]
+  float *k, *k_transposed, *v_transposed;  // the current key block: [chunks][64][64], [D][64], [D][64]
   float *dk, *dv;                          // [chunks][64][64]
+  int64_t block_size;                      // from a matrix of one key block to that of the next
 
   GradScratch(float* scratch, int64_t heads, int64_t head_dim)
       : rows(attention_grad_positions(heads) * heads) {
@@ -43,13 +45,24 @@ struct GradScratch {
     p = take(rows * kBlock), ds = take(rows * kBlock);
     k = take(block), k_transposed = take(block), v_transposed = take(block), dk = take(block),
     dv = take(block);
+    block_size = 5 * block;
+    take((kAttentionGradBlocks - 1) * block_size);
     lse = take(rows), delta = take(rows);
+  }
+
+  /// The same with the matrices of the task's key block b.
+  GradScratch of_block(int64_t b) const {
+    GradScratch s = *this;
+    const int64_t at = b * block_size;
+    s.k += at, s.k_transposed += at, s.v_transposed += at, s.dk += at, s.dv += at;
+    return s;
   }
 };
 
 int64_t attention_grad_scratch(int64_t heads, int64_t head_dim) {
   const int64_t chunks = num_chunks(head_dim), rows = attention_grad_positions(heads) * heads;
-  return 3 * chunks * rows * kBlock + 2 * rows * kBlock + 5 * chunks * kBlock * kBlock + 2 * rows;
+  return 3 * chunks * rows * kBlock + 2 * rows * kBlock +
+         kAttentionGradBlocks * 5 * chunks * kBlock * kBlock + 2 * rows;
 }
 
 // Query positions [first, first + positions) of the sequence.
@@ -162,53 +175,65 @@ inline void write_queries(const AttentionGrad& t, const QueryTile& tile, float s
   }
 }
 
-void attention_grad_keys(const AttentionGrad& t, int64_t block_begin, int64_t block_end, bool with_dq,
-                         float* scratch) {
-  const GradScratch s(scratch, t.heads, t.head_dim);
-  const int64_t D = t.head_dim, chunks = num_chunks(D), step = attention_grad_positions(t.heads);
-  for (int64_t j = block_begin; j < block_end; ++j) {
-    const int64_t base = j * kBlock, keys = pack_keys(t, j, s);
-    fill_zero(s.dk, chunks * kBlock * kBlock);
-    fill_zero(s.dv, chunks * kBlock * kBlock);
-    int64_t end = t.length;
-    if (t.window > 0) end = min_of(end, base + keys - 1 + t.window);
-    for (int64_t i = base / step; i * step < end; ++i) {
-      const QueryTile tile = query_tile(t, i);
-      pack_queries(t, tile, s);
-      const int64_t seen = probabilities(t, tile, base, s);
-      add_to_keys(t, tile, base, keys, s);
-      if (!with_dq) continue;
-      // The chain of dq goes on from block to block in the output itself, unscaled until its last block.
-      const int64_t first_block = t.window > 0 ? max_of(0, tile.first + 1 - t.window) / kBlock : 0;
-      if (j == first_block) {
-        fill_zero(s.dq, chunks * tile.rows * kBlock);
-      } else {
-        for (int64_t r = 0; r < tile.rows; ++r) {
-          const int64_t at = (tile.first + r / t.heads) * t.q_stride + r % t.heads * D;
-          pack_row(t.dq + at, D, 1.0f, tile.rows, r, s.dq);
-        }
-      }
-      add_to_queries(t, tile, seen, s);
-      write_queries(t, tile, j == (tile.first + tile.positions - 1) / kBlock ? t.scale : 1.0f, s);
-    }
-    for (int64_t r = 0; r < keys; ++r) {
-      write_rows(s.dk, kBlock, r, D, 1.0f, t.dk + (base + r) * t.kv_stride);
-      write_rows(s.dv, kBlock, r, D, 1.0f, t.dv + (base + r) * t.kv_stride);
+// Asks for what a tile of queries will pack: rows of one group are apart, which hides them from the
+// processor's own prefetch.
+inline void prefetch_queries(const AttentionGrad& t, const QueryTile& tile) {
+  const int64_t n = t.heads * t.head_dim;
+  for (int64_t p = tile.first; p < tile.first + tile.positions; ++p) {
+    for (int64_t i = 0; i < n; i += kLanes) {
+      _mm_prefetch(reinterpret_cast<const char*>(t.q + p * t.q_stride + i), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(t.dout + p * t.q_stride + i), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(t.dq + p * t.q_stride + i), _MM_HINT_T1);
     }
   }
 }
 
-void attention_grad_queries(const AttentionGrad& t, int64_t index, float* scratch) {
+void attention_grad(const AttentionGrad& t, int64_t block_begin, int64_t block_end, float* scratch) {
   const GradScratch s(scratch, t.heads, t.head_dim);
-  const QueryTile tile = query_tile(t, index);
-  pack_queries(t, tile, s);
-  fill_zero(s.dq, num_chunks(t.head_dim) * tile.rows * kBlock);
-  const int64_t begin = t.window > 0 ? max_of(0, tile.first + 1 - t.window) / kBlock : 0;
-  for (int64_t j = begin; j <= (tile.first + tile.positions - 1) / kBlock; ++j) {
-    pack_keys(t, j, s);
-    add_to_queries(t, tile, probabilities(t, tile, j * kBlock, s), s);
+  const int64_t D = t.head_dim, chunks = num_chunks(D), step = attention_grad_positions(t.heads);
+  int64_t keys[kAttentionGradBlocks] = {};
+  for (int64_t j = block_begin; j < block_end; ++j) {
+    const GradScratch b = s.of_block(j - block_begin);
+    keys[j - block_begin] = pack_keys(t, j, b);
+    fill_zero(b.dk, chunks * kBlock * kBlock);
+    fill_zero(b.dv, chunks * kBlock * kBlock);
   }
-  write_queries(t, tile, t.scale, s);
+  int64_t end = t.length;
+  if (t.window > 0) end = min_of(end, min_of(t.length, block_end * kBlock) - 1 + t.window);
+  for (int64_t i = block_begin * kBlock / step; i * step < end; ++i) {
+    const QueryTile tile = query_tile(t, i);
+    // Blocks of the task with a key that some row of the tile sees.
+    const int64_t oldest = t.window > 0 ? max_of(0, tile.first + 1 - t.window) / kBlock : 0;
+    const int64_t newest = (tile.first + tile.positions - 1) / kBlock;
+    const int64_t from = max_of(block_begin, oldest), to = min_of(block_end, newest + 1);
+    pack_queries(t, tile, s);
+    if ((i + 1) * step < end) prefetch_queries(t, query_tile(t, i + 1));
+    // The chain of dq goes on from task to task in the output itself, unscaled until its last block.
+    if (from == oldest) {
+      fill_zero(s.dq, chunks * tile.rows * kBlock);
+    } else {
+      wait_for_turn(t.turns, i, from);
+      for (int64_t r = 0; r < tile.rows; ++r) {
+        const int64_t at = (tile.first + r / t.heads) * t.q_stride + r % t.heads * D;
+        pack_row(t.dq + at, D, 1.0f, tile.rows, r, s.dq);
+      }
+    }
+    for (int64_t j = from; j < to; ++j) {
+      const GradScratch b = s.of_block(j - block_begin);
+      const int64_t seen = probabilities(t, tile, j * kBlock, b);
+      add_to_keys(t, tile, j * kBlock, keys[j - block_begin], b);
+      add_to_queries(t, tile, seen, b);
+    }
+    write_queries(t, tile, to == newest + 1 ? t.scale : 1.0f, s);
+    if (to <= newest) end_turn(t.turns, i, to);
+  }
+  for (int64_t j = block_begin; j < block_end; ++j) {
+    const GradScratch b = s.of_block(j - block_begin);
+    for (int64_t r = 0; r < keys[j - block_begin]; ++r) {
+      write_rows(b.dk, kBlock, r, D, 1.0f, t.dk + (j * kBlock + r) * t.kv_stride);
+      write_rows(b.dv, kBlock, r, D, 1.0f, t.dv + (j * kBlock + r) * t.kv_stride);
+    }
+  }
 }
 
 }  // namespace attn

@@ -200,8 +200,15 @@ void attention(const AttentionTile& t, float* scratch) {
   const int64_t D = t.head_dim, R = t.heads, M = t.positions * R;
   const ForwardScratch s(scratch, t.groups, M, D);
   const int64_t group_size = s.chunks * M * kBlock;
+  constexpr int64_t kAhead = 6;  // positions; rows of one group are apart
   for (int64_t g = 0; g < t.groups; ++g) {
     for (int64_t r = 0; r < M; ++r) {
+      if (r % R == 0 && r / R + kAhead < t.positions) {
+        const float* next = t.q + (r / R + kAhead) * t.q_stride + g * R * D;
+        for (int64_t i = 0; i < R * D; i += kLanes) {
+          _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
+        }
+      }
       pack_row(t.q + r / R * t.q_stride + (g * R + r % R) * D, D, t.scale, M, r, s.q + g * group_size);
       s.row_max[g * M + r] = -__builtin_inff();
       s.row_sum[g * M + r] = 0.0f;

@@ -26,6 +26,16 @@ struct AttentionTile {
   int64_t lse_stride;  // H
 };
 
+/// The chains of dq of one sequence and key/value group, whose key blocks are tasks of several threads: block
+/// j goes into the dq of a tile of queries when due[tile] == j. A task waits only for tasks of earlier
+/// blocks, which must have been started before it.
+struct GradTurns {
+  int64_t* due;        // a number a tile, zero at first
+  const char* failed;  // not zero: a task failed, nobody waits any more
+};
+void wait_for_turn(const GradTurns& turns, int64_t tile, int64_t block);
+void end_turn(const GradTurns& turns, int64_t tile, int64_t next_block);
+
 /// One sequence and key/value group of a backward pass; every pointer is at the sequence's first row.
 struct AttentionGrad {
   const float *dout, *q, *k, *v, *lse, *delta;
@@ -34,10 +44,12 @@ struct AttentionGrad {
   int64_t length, heads, head_dim;
   float scale;
   int64_t window;
+  GradTurns turns;
 };
 
-inline constexpr int64_t kAttentionTileRows = 192;
+inline constexpr int64_t kAttentionTileRows = 384;
 inline constexpr int64_t kAttentionGradTileRows = 96;
+inline constexpr int64_t kAttentionGradBlocks = 2;
 
 struct AdamConstants {
   float grad_scale, keep, decay, weight1, beta2, weight2, root2, eps, minus_step_size;
@@ -75,12 +87,9 @@ struct RowKernels {
   /// delta[t, h] = do . o for `rows` rows of head_dim.
   void (*attention_delta)(const float* dout, const float* o, int64_t rows, int64_t head_dim, float* delta);
   int64_t (*attention_grad_scratch)(int64_t heads, int64_t head_dim);
-  /// dk and dv (=) for key blocks [block_begin, block_end); with_dq: dq too, which needs all blocks in one
-  /// call.
-  void (*attention_grad_keys)(const AttentionGrad& task, int64_t block_begin, int64_t block_end, bool with_dq,
-                              float* scratch);
-  /// dq (=) for query tile `tile` of attention_grad_positions positions.
-  void (*attention_grad_queries)(const AttentionGrad& task, int64_t tile, float* scratch);
+  /// dk and dv (=) of at most kAttentionGradBlocks key blocks, and their share of dq: the first block that a
+  /// tile of queries sees writes the tile's dq, the others go on from there, in order.
+  void (*attention_grad)(const AttentionGrad& task, int64_t block_begin, int64_t block_end, float* scratch);
 };
 
 /// Positions of a query tile in the backward pass.

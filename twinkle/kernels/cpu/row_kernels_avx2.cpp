@@ -24,7 +24,6 @@ const RowKernels kRowKernelsAvx2 = {rows::rms_norm,
                                     attn::attention,
                                     attn::attention_delta,
                                     attn::attention_grad_scratch,
-                                    attn::attention_grad_keys,
-                                    attn::attention_grad_queries};
+                                    attn::attention_grad};
 
 }  // namespace twinkle::cpu
