@@ -7,12 +7,15 @@
 #include <string>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/huge_pages.h"
 
 namespace twinkle::nn {
 namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kFirstChunk = int64_t{8} << 20;
+// Large pages pay in long passes; on a virtual machine their first touch may cost more than small ones.
+constexpr int64_t kLargeChunk = int64_t{128} << 20;
 
 int64_t rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -41,6 +44,9 @@ at::Tensor Arena::take(at::IntArrayRef sizes, at::ScalarType dtype) {
 void Arena::add_chunk(int64_t size) {
   Chunk chunk;
   chunk.storage = at::empty({size + kAlignment}, at::TensorOptions().dtype(at::kByte).device(device_));
+  if (device_.is_cpu() && size >= kLargeChunk) {
+    prefer_huge_pages(chunk.storage.data_ptr(), static_cast<size_t>(size));
+  }
   chunk.size = size;
   chunks_.push_back(std::move(chunk));
 }

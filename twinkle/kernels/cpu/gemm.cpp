@@ -1,7 +1,5 @@
 #include "twinkle/kernels/cpu/gemm.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <new>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/huge_pages.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/cpu/gemm_plan.h"
 #include "twinkle/kernels/cpu/tile_product.h"
@@ -17,7 +16,41 @@
 namespace twinkle::ops::cpu {
 namespace {
 
-constexpr int64_t kReduceBlock = 256;  // steps of a chain between two visits of C
+constexpr int64_t kReduceBlock = 640;                // most steps of a chain between two visits of C
+constexpr int64_t kCacheFloats = int64_t{72} << 10;  // what of A or B is to stay in the second cache
+
+// Steps of a chain between two visits of C, in even shares.
+int64_t reduce_block(int64_t reduced) {
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(reduced, kReduceBlock));
+  return std::max(kPanelWidth, ceil_div(ceil_div(reduced, blocks), kPanelWidth) * kPanelWidth);
+}
+
+// A group of panels is unpacked to fp32 and stays in the second cache while many rows pass by.
+Cut cut_for_unpacked(int64_t block) {
+  return {.rows = 768,
+          .panels = std::clamp<int64_t>(kCacheFloats / (block * kPanelWidth) / 2 * 2, 4, 24),
+          .tail_rows = 96};
+}
+
+// Panels that are fp32 where they stand cost nothing to visit again.
+Cut cut_for_standing(int64_t block) {
+  Cut cut = cut_for_unpacked(block);
+  cut.rows = 256, cut.tail_rows = 0;
+  return cut;
+}
+
+// The other way round: a few rows stay, and 16-bit panels pass by, widened in registers. That takes no pass
+// of unpacking and visits A once, but two more instructions a vector of B, which only cores that do not widen
+// on the ports that multiply have to spare.
+bool widening_is_free() {
+#if defined(__x86_64__)
+  static const bool amd = __builtin_cpu_is("amd") != 0;
+  return amd && active_isa() != Isa::kAvx2;
+#else
+  return false;
+#endif
+}
+Cut cut_for_direct(int64_t block) { return {.rows = kCacheFloats / block / 4 * 4, .panels = 12}; }
 
 // What a source of B has to say: where the panels of a group stand for a block of the reduced index.
 struct PanelBlock {
@@ -128,13 +161,12 @@ float* scratch(int slot, int64_t count) {
   thread_local Buffer buffers[kScratchSlots];
   Buffer& buffer = buffers[slot];
   if (buffer.size < count) {
-    constexpr size_t kHuge = size_t{2} << 20;
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-    const size_t align = bytes >= kHuge / 2 ? kHuge : 64;
+    const size_t align = bytes >= kHugePageBytes / 2 ? kHugePageBytes : 64;
     const size_t rounded = (bytes + align - 1) / align * align;
     buffer.data.reset(static_cast<float*>(std::aligned_alloc(align, rounded)));
     if (buffer.data == nullptr) throw std::bad_alloc();
-    if (align == kHuge) madvise(buffer.data.get(), rounded, MADV_HUGEPAGE);
+    prefer_huge_pages(buffer.data.get(), rounded);
     buffer.size = static_cast<int64_t>(rounded / sizeof(float));
   }
   return buffer.data.get();
@@ -162,7 +194,7 @@ namespace {
 struct Straight {
   const KernelTable& table;
   const Weights& w;
-  bool direct;
+  bool direct, ask_ahead;
 
   PanelBlock load(Range group, Range k) const {
     if (direct || w.type == WeightType::kFloat) {
@@ -178,6 +210,7 @@ struct Straight {
   }
 
   Stretches stretches(Range group, Range k) const {
+    if (!ask_ahead) return {};
     const int64_t size = static_cast<int64_t>(element_size(w.type)) * kPanelWidth;
     return {at_element(w, (group.begin * w.cols + k.begin) * kPanelWidth), group.end - group.begin,
             (k.end - k.begin) * size, w.cols * size};
@@ -214,10 +247,14 @@ struct Transposed {
 template <typename Source>
 void run_plan(const Product& product, const Plan& plan, int64_t columns, int64_t reduced, int64_t block,
               const Source& source) {
-  parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
+  const int64_t tasks = plan.num_tasks();
+  parallel_for(tasks, 1, [&](int64_t task_begin, int64_t task_end) {
+    // Tasks are handed out in order, so this thread's next one is about as many on as there are threads.
+    const int64_t step = task_end - task_begin > 1 ? 1 : num_threads();
     for (int64_t task = task_begin; task < task_end; ++task) {
-      const Range rows = share(product.rows, plan.row_blocks, task / plan.groups);
-      const Range next = task + 1 < task_end ? plan.panels_of((task + 1) % plan.groups) : Range{0, 0};
+      const Range rows = plan.rows_of(task / plan.groups, product.rows);
+      const int64_t following = task + step;
+      const Range next = following < tasks ? plan.panels_of(following % plan.groups) : Range{0, 0};
       run_task(source.table, product, columns, reduced, block, rows, plan.panels_of(task % plan.groups),
                source, next);
     }
@@ -231,23 +268,28 @@ void multiply(const Product& product) {
   if (product.rows <= 0 || w.rows <= 0) return;
   if (tiles_in_use()) return multiply_in_tiles(product, false);
   const KernelTable& table = kernels();
-  Plan plan = make_plan(product.rows, w.rows, w.cols);
-  // Few rows: the panels are widened in registers, straight from memory, all of k at once.
-  const bool direct = product.rows <= table.direct_rows;
-  if (direct) {
+  int64_t block = reduce_block(w.cols);
+  const bool few = product.rows <= table.direct_rows;
+  const bool direct = few || (w.type != WeightType::kFloat && widening_is_free());
+  const Cut cut = direct                         ? cut_for_direct(block)
+                  : w.type == WeightType::kFloat ? cut_for_standing(block)
+                                                 : cut_for_unpacked(block);
+  Plan plan = make_plan(product.rows, w.rows, w.cols, cut);
+  if (few) {  // straight from memory, all of k at once
+    block = std::max<int64_t>(1, w.cols);
     plan.row_blocks = 1;
     plan.groups = std::clamp<int64_t>(plan.panels / 4, 1, std::max<int64_t>(plan.groups, 8 * num_threads()));
     if (product.rows * w.rows * w.cols < (int64_t{1} << 16)) plan.groups = 1;
   }
-  run_plan(product, plan, w.rows, w.cols, direct ? std::max<int64_t>(1, w.cols) : kReduceBlock,
-           Straight{table, w, direct});
+  run_plan(product, plan, w.rows, w.cols, block, Straight{table, w, direct, !direct || few});
 }
 
 void multiply_transposed(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.cols <= 0) return;
   if (tiles_in_use()) return multiply_in_tiles(product, true);
-  run_plan(product, make_plan(product.rows, w.cols, w.rows), w.cols, w.rows, kReduceBlock,
+  const int64_t block = reduce_block(w.rows);
+  run_plan(product, make_plan(product.rows, w.cols, w.rows, cut_for_unpacked(block)), w.cols, w.rows, block,
            Transposed{kernels(), w});
 }
 

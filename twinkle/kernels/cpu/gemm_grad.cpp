@@ -92,7 +92,8 @@ void add_skinny(const float* low, int64_t low_stride, const float* wide, int64_t
   if (columns <= 0 || grads.empty()) return;
   const KernelTable& table = kernels();
   const int64_t panels = ceil_div(columns, kPanelWidth);
-  const int64_t groups = std::clamp<int64_t>(ceil_div(panels, 8), 1, panels);
+  const int64_t threads = num_threads();
+  const int64_t groups = std::min(panels, ceil_div(ceil_div(panels, 4), threads) * threads);
   constexpr int64_t kBlock = 256;
   parallel_for(groups, 1, [&](int64_t task_begin, int64_t task_end) {
     for (int64_t task = task_begin; task < task_end; ++task) {

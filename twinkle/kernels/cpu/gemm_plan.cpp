@@ -5,10 +5,6 @@
 namespace twinkle::ops::cpu {
 namespace {
 
-constexpr int64_t kGroupPanels =
-    16;  // panels unpacked at once: 256 x 256 fp32, a part of the second-level cache
-constexpr int64_t kRowBlock = 768;
-
 // Panels [first, last) of an extra's up matrix as [panel][rank][16].
 void pack_up(const KernelTable& table, const Extra& extra, int64_t columns, Range panels, float* out) {
   for (int64_t p = panels.begin; p < panels.end; ++p, out += extra.rank * kPanelWidth) {
@@ -26,15 +22,18 @@ void pack_up(const KernelTable& table, const Extra& extra, int64_t columns, Rang
 
 }  // namespace
 
-Plan make_plan(int64_t rows, int64_t columns, int64_t reduced) {
+Plan make_plan(int64_t rows, int64_t columns, int64_t reduced, Cut cut) {
   const int64_t threads = num_threads();
   Plan plan;
   plan.panels = ceil_div(columns, kPanelWidth);
   plan.units = ceil_div(plan.panels, 2);
-  plan.groups = ceil_div(plan.panels, kGroupPanels);
-  plan.row_blocks = ceil_div(rows, kRowBlock);
+  plan.groups = ceil_div(plan.panels, cut.panels);
+  plan.row_blocks = ceil_div(rows, cut.rows);
   const int64_t work = rows * columns * reduced;
-  const int64_t wanted = work < (int64_t{1} << 16) ? 1 : work < (int64_t{1} << 24) ? threads : 4 * threads;
+  const int64_t wanted = work < (int64_t{1} << 16)   ? 1
+                         : work < (int64_t{1} << 24) ? threads
+                         : work < (int64_t{1} << 28) ? 4 * threads
+                                                     : 8 * threads;
   if (threads > 1 && wanted > 1 && plan.groups % threads != 0) {
     plan.groups = std::min(plan.units, ceil_div(plan.groups, threads) * threads);
   }
@@ -48,6 +47,10 @@ Plan make_plan(int64_t rows, int64_t columns, int64_t reduced) {
     } else {
       break;
     }
+  }
+  if (threads > 1 && cut.tail_rows > 0 && rows / plan.row_blocks >= 4 * cut.tail_rows) {
+    plan.tail_blocks = std::max<int64_t>(1, rows / (8 * cut.tail_rows));
+    plan.tail_rows = plan.tail_blocks * cut.tail_rows;
   }
   return plan;
 }

@@ -21,9 +21,18 @@ struct Range {
 /// Share i of n even shares of `count` units.
 inline Range share(int64_t count, int64_t n, int64_t i) { return {count * i / n, count * (i + 1) / n}; }
 
-/// Row blocks times groups of panel pairs.
+/// Row blocks times groups of panel pairs. The last rows are cut finer, so that threads end together.
 struct Plan {
   int64_t row_blocks = 1, groups = 1, units = 1, panels = 1;
+  int64_t tail_rows = 0, tail_blocks = 0;  // the tail's blocks come on top of row_blocks
+
+  int64_t num_tasks() const { return (row_blocks + tail_blocks) * groups; }
+  Range rows_of(int64_t block, int64_t rows) const {
+    const int64_t bulk = rows - tail_rows;
+    if (block < row_blocks) return share(bulk, row_blocks, block);
+    const Range tail = share(tail_rows, tail_blocks, block - row_blocks);
+    return {bulk + tail.begin, bulk + tail.end};
+  }
 
   Range panels_of(int64_t group) const {
     const Range unit = share(units, groups, group);
@@ -31,7 +40,12 @@ struct Plan {
   }
 };
 
-Plan make_plan(int64_t rows, int64_t columns, int64_t reduced);
+/// Most rows and panels of a task; rows of a task at the end, or 0 to cut all alike.
+struct Cut {
+  int64_t rows = 768, panels = 16, tail_rows = 0;
+};
+
+Plan make_plan(int64_t rows, int64_t columns, int64_t reduced, Cut cut = {});
 
 /// Adds the low-rank steps and then the bias to rows of C, for the columns of some panels. One a task.
 class AfterChain {

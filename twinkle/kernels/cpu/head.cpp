@@ -346,7 +346,7 @@ class GradientSink {
       if (first) {
         std::copy(from, from + count, to);
       } else {
-        for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+        kernels().add(to, from, count);
       }
     });
   }
