@@ -2,12 +2,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
+#include "twinkle/kernels/packed_rows.h"
 
 namespace twinkle::ops {
 namespace {
@@ -52,6 +54,42 @@ TEST(PackedMatrix, RoundTripsEveryShapeAndType) {
       }
     }
   }
+}
+
+TEST(PackedMatrix, MovesRowsOfItsOwnTypeBitByBit) {
+  at::manual_seed(3);
+  const Isa before = active_isa();
+  for (const Isa isa : available_isas()) {
+    force_isa(isa);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      for (const int64_t n : {0, 1, 15, 16, 17, 61}) {
+        for (const int64_t k : {1, 7, 16, 33, 64}) {
+          // Every bit pattern, NaN among them, so bytes are compared.
+          const int64_t size = static_cast<int64_t>(c10::elementSize(dtype));
+          const at::Tensor bytes = at::randint(0, 256, {n * k * size}, at::kByte);
+          const PackedMatrix w =
+              PackedMatrix::build(n, k, dtype, at::kCPU, StoredRows{bytes.const_data_ptr(), k, dtype});
+          const auto* stored = static_cast<const char*>(w.storage().const_data_ptr());
+          const auto* given = static_cast<const char*>(bytes.const_data_ptr());
+          for (int64_t j = 0; j < n; ++j) {
+            for (int64_t c = 0; c < k; ++c) {
+              const int64_t place = ((j / 16 * k + c) * 16 + j % 16) * size;
+              ASSERT_EQ(std::memcmp(stored + place, given + (j * k + c) * size, static_cast<size_t>(size)),
+                        0);
+            }
+          }
+          at::Tensor out = at::empty({n * k * size}, at::kByte);
+          copy_rows(w, 0, n, out.mutable_data_ptr());
+          EXPECT_TRUE(at::equal(out, bytes));
+          if (n < 4) continue;
+          at::Tensor part = at::empty({(n - 3) * k * size}, at::kByte);
+          copy_rows(w, 2, n - 1, part.mutable_data_ptr());
+          EXPECT_TRUE(at::equal(part, bytes.narrow(0, 2 * k * size, (n - 3) * k * size)));
+        }
+      }
+    }
+  }
+  force_isa(before);
 }
 
 TEST(PackedMatrix, RoundsToNearestEvenLikeTorch) {

@@ -9,6 +9,7 @@
 #include "twinkle/kernels/cpu/gemm_kernels.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
+#include "twinkle/kernels/packed_rows.h"
 
 namespace twinkle::ops {
 namespace {
@@ -76,6 +77,43 @@ void read_panel(const T* panel, int64_t first, int64_t last, int64_t cols, float
   }
 }
 
+// Rows of the panel's own type -> panel[K, 16], and back. Elements are only moved.
+template <typename T>
+void move_into_panel(const T* rows, int64_t n, int64_t cols, T* panel) {
+  int64_t k = 0;
+  if (n == kPanel && active_isa() != Isa::kPlain) {
+    const cpu::KernelTable& table = cpu::kernels();
+    if constexpr (std::is_same_v<T, float>) {
+      return table.pack_rows(rows, cols, n, cols, panel);
+    } else {
+      for (; k + kPanel <= cols; k += kPanel) {
+        table.transpose_bits(reinterpret_cast<const uint16_t*>(rows + k), cols,
+                             reinterpret_cast<uint16_t*>(panel + k * kPanel), kPanel);
+      }
+    }
+  }
+  for (; k < cols; ++k) {
+    for (int64_t j = 0; j < n; ++j) panel[k * kPanel + j] = rows[j * cols + k];
+    for (int64_t j = n; j < kPanel; ++j) panel[k * kPanel + j] = static_cast<T>(0.0f);
+  }
+}
+
+template <typename T>
+void move_from_panel(const T* panel, int64_t first, int64_t last, int64_t cols, T* rows) {
+  int64_t k = 0;
+  if constexpr (!std::is_same_v<T, float>) {
+    if (last - first == kPanel && active_isa() != Isa::kPlain) {
+      for (; k + kPanel <= cols; k += kPanel) {
+        cpu::kernels().transpose_bits(reinterpret_cast<const uint16_t*>(panel + k * kPanel), kPanel,
+                                      reinterpret_cast<uint16_t*>(rows + k), cols);
+      }
+    }
+  }
+  for (; k < cols; ++k) {
+    for (int64_t j = first; j < last; ++j) rows[(j - first) * cols + k] = panel[k * kPanel + j];
+  }
+}
+
 template <typename Fn>
 void with_type(at::ScalarType dtype, const Fn& fn) {
   if (dtype == at::kFloat) {
@@ -85,6 +123,23 @@ void with_type(at::ScalarType dtype, const Fn& fn) {
   } else {
     fn(at::Half{});
   }
+}
+
+// fn(panel, first row and last row in it, offset of the first among the elements of all the rows).
+template <typename Fn>
+void for_panels(const PackedMatrix& matrix, int64_t row_begin, int64_t row_end, const Fn& fn) {
+  TW_CHECK(matrix.device().is_cpu(), "rows are read from matrices on the CPU");
+  TW_CHECK(0 <= row_begin && row_begin <= row_end && row_end <= matrix.rows(), "rows out of range");
+  const int64_t cols = matrix.cols();
+  with_type(matrix.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const T* base = matrix.storage().const_data_ptr<T>();
+    for (int64_t row = row_begin; row < row_end;) {
+      const int64_t panel = row / kPanel, last = std::min(row_end, (panel + 1) * kPanel);
+      fn(base + panel * kPanel * cols, row - panel * kPanel, last - panel * kPanel, (row - row_begin) * cols);
+      row = last;
+    }
+  });
 }
 
 }  // namespace
@@ -111,6 +166,17 @@ PackedMatrix PackedMatrix::build(int64_t rows, int64_t cols, at::ScalarType dtyp
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     T* base = out.storage_.mutable_data_ptr<T>();
+    const StoredRows* stored = fill.target<StoredRows>();
+    if (stored != nullptr && stored->dtype == dtype) {
+      const T* from = static_cast<const T*>(stored->data);
+      parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t p = begin; p < end; ++p) {
+          move_into_panel(from + p * kPanel * cols, std::min(rows - p * kPanel, kPanel), cols,
+                          base + p * kPanel * cols);
+        }
+      });
+      return;
+    }
     parallel_for(panels, 1, [&](int64_t begin, int64_t end) {
       std::vector<float> buffer(kPanel * cols);
       for (int64_t p = begin; p < end; ++p) {
@@ -162,17 +228,28 @@ at::Tensor PackedMatrix::unpack(at::ScalarType dtype) const {
 }
 
 void PackedMatrix::read_rows(int64_t row_begin, int64_t row_end, float* out) const {
-  TW_CHECK(device().is_cpu(), "read_rows is for matrices on the CPU");
-  TW_CHECK(0 <= row_begin && row_begin <= row_end && row_end <= rows_, "rows out of range");
-  with_type(dtype(), [&](auto type) {
+  for_panels(*this, row_begin, row_end, [&](const auto* panel, int64_t first, int64_t last, int64_t offset) {
+    read_panel(panel, first, last, cols_, out + offset);
+  });
+}
+
+void copy_rows(const PackedMatrix& matrix, int64_t row_begin, int64_t row_end, void* out) {
+  const int64_t cols = matrix.cols();
+  for_panels(matrix, row_begin, row_end,
+             [&]<typename T>(const T* panel, int64_t first, int64_t last, int64_t offset) {
+               if constexpr (std::is_same_v<T, float>) {
+                 read_panel(panel, first, last, cols, static_cast<T*>(out) + offset);
+               } else {
+                 move_from_panel(panel, first, last, cols, static_cast<T*>(out) + offset);
+               }
+             });
+}
+
+void StoredRows::operator()(int64_t row_begin, int64_t row_end, float* out) const {
+  with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    const T* base = storage_.const_data_ptr<T>();
-    for (int64_t row = row_begin; row < row_end;) {
-      const int64_t panel = row / kPanel, last = std::min(row_end, (panel + 1) * kPanel);
-      read_panel(base + panel * kPanel * cols_, row - panel * kPanel, last - panel * kPanel, cols_,
-                 out + (row - row_begin) * cols_);
-      row = last;
-    }
+    const T* from = static_cast<const T*>(data) + row_begin * cols;
+    for (int64_t i = 0; i < (row_end - row_begin) * cols; ++i) out[i] = static_cast<float>(from[i]);
   });
 }
 

@@ -6,10 +6,14 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <map>
+#include <numeric>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/read_ahead.h"
+#include "twinkle/kernels/packed_rows.h"
 #include "twinkle/model/causal_lm_impl.h"
 #include "twinkle/nn/embedding_lora.h"
 
@@ -28,6 +32,8 @@ at::ScalarType storage_dtype(const std::string& wanted, const std::string& store
   return at::kFloat;
 }
 
+bool is_aligned(const void* at, size_t bytes) { return reinterpret_cast<uintptr_t>(at) % bytes == 0; }
+
 }  // namespace
 
 at::Tensor index_tensor(const std::vector<int32_t>& values, at::Device device) {
@@ -36,23 +42,47 @@ at::Tensor index_tensor(const std::vector<int32_t>& values, at::Device device) {
   return device.is_cpu() ? view.clone() : view.to(device);
 }
 
-Parameter& CausalLM::Impl::load_parameter(const WeightSource& source, const WeightInfo& expected,
-                                          const LoadOptions& options) {
+void CausalLM::Impl::load_parameter(const WeightSource& source, const WeightInfo& expected,
+                                    const LoadOptions& options, Parameter& parameter) {
   const WeightInfo* found = source.find(expected.name);
   TW_CHECK(found != nullptr, "weight " + expected.name + " was checked before");
-  Parameter parameter;
   parameter.name = expected.name;
-  if (expected.shape.size() == 2) {
-    parameter.matrix = ops::PackedMatrix::build(
-        expected.shape[0], expected.shape[1], storage_dtype(options.dtype, found->dtype), options.device,
-        [&](int64_t begin, int64_t end, float* out) { source.read_rows(expected.name, begin, end, out); });
-  } else {
+  if (expected.shape.size() != 2) {
     at::Tensor vector = at::empty({expected.shape[0]}, at::kFloat);
     source.read_rows(expected.name, 0, 1, vector.data_ptr<float>());
     parameter.vector = vector.to(options.device);
+    return;
   }
-  parameters.push_back(std::move(parameter));
-  return parameters.back();
+  const int64_t rows = expected.shape[0], cols = expected.shape[1];
+  const at::ScalarType type = storage_dtype(options.dtype, found->dtype);
+  const auto bytes = source.bytes(expected.name);
+  ops::PackedMatrix::FillRows fill = [&](int64_t begin, int64_t end, float* out) {
+    source.read_rows(expected.name, begin, end, out);
+  };
+  const std::string own = type == at::kBFloat16 ? "BF16" : type == at::kHalf ? "F16" : "F32";
+  if (!bytes.empty() && found->dtype == own && is_aligned(bytes.data(), c10::elementSize(type))) {
+    fill = ops::StoredRows{bytes.data(), cols, type};
+  }
+  parameter.matrix = ops::PackedMatrix::build(rows, cols, type, options.device, fill);
+}
+
+// In the order of the file, so that the disk reads ahead of the packing; kept in the model's order.
+void CausalLM::Impl::load_parameters(const WeightSource& source, const std::vector<WeightInfo>& expected,
+                                     const LoadOptions& options) {
+  parameters.resize(expected.size());
+  std::vector<size_t> order(expected.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto place = [&](size_t i) { return source.bytes(expected[i].name).data(); };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+  std::vector<std::span<const std::byte>> pieces;
+  for (const size_t i : order) {
+    if (const auto bytes = source.bytes(expected[i].name); !bytes.empty()) pieces.push_back(bytes);
+  }
+  ReadAhead ahead(std::move(pieces));
+  for (const size_t i : order) {
+    load_parameter(source, expected[i], options, parameters[i]);
+    ahead.advance(source.bytes(expected[i].name).size());
+  }
 }
 
 CausalLM::CausalLM() : impl_(std::make_unique<Impl>()) {}
@@ -74,9 +104,9 @@ std::unique_ptr<CausalLM> CausalLM::build(const ModelConfig& config, const Weigh
   m.device = options.device;
   m.arena = std::make_unique<nn::Arena>(options.device);
   const std::vector<WeightInfo> expected = expected_weights(config);
-  m.parameters.reserve(expected.size());  // layers keep pointers into it
-  std::map<std::string, Parameter*> by_name;
-  for (const auto& info : expected) by_name[info.name] = &m.load_parameter(source, info, options);
+  m.load_parameters(source, expected, options);
+  std::map<std::string, Parameter*> by_name;  // layers keep these pointers
+  for (Parameter& parameter : m.parameters) by_name[parameter.name] = &parameter;
 
   const auto get = [&](const std::string& name) -> Parameter* {
     const auto it = by_name.find(name);

@@ -49,8 +49,10 @@ struct CausalLM::Impl {
   at::Tensor cos, sin;
   std::unique_ptr<State> state;
 
-  Parameter& load_parameter(const WeightSource& source, const WeightInfo& expected,
-                            const LoadOptions& options);
+  void load_parameter(const WeightSource& source, const WeightInfo& expected, const LoadOptions& options,
+                      Parameter& parameter);
+  void load_parameters(const WeightSource& source, const std::vector<WeightInfo>& expected,
+                       const LoadOptions& options);
   RotaryRows rotary_rows(const std::vector<int32_t>& positions, const std::vector<int32_t>& cu_seqlens);
   /// The length up to which rotary frequencies do not depend on a sequence's own length.
   int64_t original_positions() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -11,6 +12,7 @@
 #include "twinkle/core/files.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/safetensors.h"
+#include "twinkle/kernels/packed_rows.h"
 
 namespace twinkle {
 namespace {
@@ -51,10 +53,23 @@ void fill_matrix(const ops::PackedMatrix& matrix, const at::Tensor& plain, int64
   const int64_t first = begin / cols / kRows, last = ((end - 1) / cols) / kRows + 1;
   parallel_for(last - first, 4, [&](int64_t block_begin, int64_t block_end) {
     std::vector<float> rows;
+    std::vector<std::byte> moved;
     for (int64_t block = first + block_begin; block < first + block_end; ++block) {
       const int64_t from = std::max(begin, block * kRows * cols),
                     to = std::min(end, (block + 1) * kRows * cols);
       const int64_t row_begin = from / cols, row_end = (to - 1) / cols + 1;
+      std::byte* target = out + (from - begin) * size;
+      if (!plain.defined() && matrix.dtype() == type) {
+        if (from == row_begin * cols && to == row_end * cols) {
+          ops::copy_rows(matrix, row_begin, row_end, target);
+        } else {  // a piece of the file begins or ends within a row
+          moved.resize(static_cast<size_t>((row_end - row_begin) * cols * size));
+          ops::copy_rows(matrix, row_begin, row_end, moved.data());
+          std::memcpy(target, moved.data() + (from - row_begin * cols) * size,
+                      static_cast<size_t>((to - from) * size));
+        }
+        continue;
+      }
       const float* values;
       if (plain.defined()) {
         values = plain.const_data_ptr<float>() + row_begin * cols;
@@ -63,7 +78,7 @@ void fill_matrix(const ops::PackedMatrix& matrix, const at::Tensor& plain, int64
         matrix.read_rows(row_begin, row_end, rows.data());
         values = rows.data();
       }
-      ops::narrow(values + (from - row_begin * cols), to - from, type, out + (from - begin) * size);
+      ops::narrow(values + (from - row_begin * cols), to - from, type, target);
     }
   });
 }

@@ -78,6 +78,11 @@ class SafetensorsSource : public WeightSource {
     dequantize(float_type(tensor.dtype), data, (row_end - row_begin) * row, out);
   }
 
+  std::span<const std::byte> bytes(const std::string& name) const override {
+    const auto it = tensors_.find(name);
+    return it == tensors_.end() ? std::span<const std::byte>() : it->second.tensor->data;
+  }
+
   std::string where() const override { return where_; }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ class WeightSource {
   virtual const WeightInfo* find(const std::string& name) const = 0;
   /// fp32 rows [row_begin, row_end) (a vector counts as one row of n). Thread-safe.
   virtual void read_rows(const std::string& name, int64_t row_begin, int64_t row_end, float* out) const = 0;
+  /// The tensor's rows as they lie in a mapped file, in its own float type; empty where they do not.
+  virtual std::span<const std::byte> bytes(const std::string&) const { return {}; }
   /// Where the model was read from, for messages.
   virtual std::string where() const = 0;
 };

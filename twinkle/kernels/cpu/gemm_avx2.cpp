@@ -89,6 +89,35 @@ void transpose_16x16(Type type, const Element* in, int64_t in_stride, float* out
   }
 }
 
+// out[i][j] = in[j][i], 16 x 16 of 16-bit elements: by eights within 128-bit lanes, then the lanes.
+void transpose_bits(const uint16_t* in, int64_t in_stride, uint16_t* out, int64_t out_stride) {
+  for (int half = 0; half < 16; half += 8) {  // eight columns of out
+    __m256i r[8], t[8];
+    for (int i = 0; i < 8; ++i) {
+      r[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + (half + i) * in_stride));
+    }
+    for (int i = 0; i < 4; ++i) {
+      t[2 * i] = _mm256_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+      t[2 * i + 1] = _mm256_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      r[4 * i] = _mm256_unpacklo_epi32(t[4 * i], t[4 * i + 2]);
+      r[4 * i + 1] = _mm256_unpackhi_epi32(t[4 * i], t[4 * i + 2]);
+      r[4 * i + 2] = _mm256_unpacklo_epi32(t[4 * i + 1], t[4 * i + 3]);
+      r[4 * i + 3] = _mm256_unpackhi_epi32(t[4 * i + 1], t[4 * i + 3]);
+    }
+    for (int i = 0; i < 4; ++i) {  // rows 2i and 2i + 1 of out in the low lane, 8 more in the high one
+      t[2 * i] = _mm256_unpacklo_epi64(r[i], r[i + 4]);
+      t[2 * i + 1] = _mm256_unpackhi_epi64(r[i], r[i + 4]);
+    }
+    for (int i = 0; i < 8; ++i) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * out_stride + half), _mm256_castsi256_si128(t[i]));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + (i + 8) * out_stride + half),
+                       _mm256_extracti128_si256(t[i], 1));
+    }
+  }
+}
+
 #include "twinkle/kernels/cpu/gemm_kernels.inc"
 
 }  // namespace

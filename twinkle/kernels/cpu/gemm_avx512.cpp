@@ -83,6 +83,47 @@ void transpose_16x16(Type type, const Element* in, int64_t in_stride, float* out
   }
 }
 
+// out[i][j] = in[j][i], 16 x 16 of 16-bit elements.
+void transpose_bits(const uint16_t* in, int64_t in_stride, uint16_t* out, int64_t out_stride) {
+  __m512i r[8], t[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m256i* row = reinterpret_cast<const __m256i*>(in + 2 * i * in_stride);
+    const __m256i* next = reinterpret_cast<const __m256i*>(in + (2 * i + 1) * in_stride);
+    r[i] = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(row)), _mm256_loadu_si256(next), 1);
+  }
+  // Rows 2i and 2i + 1 into units of 64 bits, {[2i][2q], [2i + 1][2q], [2i][2q + 1], [2i + 1][2q + 1]}; then
+  // the units are transposed, 8 x 8.
+  const __m512i halves = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                          22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i even_first = _mm512_set_epi32(15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = _mm512_permutexvar_epi16(halves, r[i]);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm512_unpacklo_epi64(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi64(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512i a = _mm512_shuffle_i32x4(t[i], t[i + 2], 0x88),
+                  b = _mm512_shuffle_i32x4(t[i + 4], t[i + 6], 0x88);
+    const __m512i c = _mm512_shuffle_i32x4(t[i], t[i + 2], 0xdd),
+                  d = _mm512_shuffle_i32x4(t[i + 4], t[i + 6], 0xdd);
+    r[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+    r[i + 4] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    r[i + 2] = _mm512_shuffle_i32x4(c, d, 0x88);
+    r[i + 6] = _mm512_shuffle_i32x4(c, d, 0xdd);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i rows = _mm512_permutexvar_epi32(even_first, r[i]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * i * out_stride), _mm512_castsi512_si256(rows));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (2 * i + 1) * out_stride),
+                        _mm512_extracti64x4_epi64(rows, 1));
+  }
+}
+
 #include "twinkle/kernels/cpu/gemm_kernels.inc"
 
 }  // namespace

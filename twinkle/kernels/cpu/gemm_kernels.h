@@ -55,6 +55,8 @@ struct KernelTable {
   /// in: [cols][16] (a panel from some column on), out: [16][16] fp32 with out[i][j] = in[j][i], zeros for j
   /// >= cols.
   void (*widen_transposed)(WeightType type, const void* in, int64_t cols, float* out);
+  /// out[i][j] = in[j][i] of 16 x 16 16-bit elements, strides in elements.
+  void (*transpose_bits)(const uint16_t* in, int64_t in_stride, uint16_t* out, int64_t out_stride);
   /// For tiles: k <= 32 rows of a panel to [16 pairs][16][2] in bf16, zeros past k.
   void (*pack_pairs)(WeightType type, const void* in, int64_t k, uint16_t* out);
   /// The same of a transposed panel: in0 and in1 are [cols][16] of two neighbouring panels (in1 may be null),
