@@ -10,9 +10,12 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/isa.h"
@@ -90,6 +93,50 @@ void matrices(const Bench& bench, int64_t n, int64_t k, at::ScalarType type) {
         shape("backward input bf16", m, n, k), flops, 0,
         [&] { twinkle::ops::linear_backward_input(dy, w, nullptr, {}, dx, false); },
         [&] { at::mm_out(dx, dy, w_NK); });
+  }
+}
+
+// Best rate at which all threads read memory that no cache holds.
+double read_gbs() {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  const std::vector<char> memory(static_cast<size_t>(kBytes), 0);
+  const int64_t piece = kBytes / (8 * twinkle::num_threads());
+  double best = 1e9;
+  for (int round = 0; round < 8; ++round) {
+    best = std::min(best, seconds([&] {
+                      twinkle::parallel_for(kBytes, piece, [&](int64_t begin, int64_t end) {
+                        if (std::memchr(memory.data() + begin, 1, static_cast<size_t>(end - begin)))
+                          std::abort();
+                      });
+                    }));
+  }
+  return static_cast<double>(kBytes) / best * 1e-9;
+}
+
+// Decoding: a few rows through the matrices of several layers, more than any cache holds, beside the rate at
+// which memory can be read.
+void decode(const Bench& bench, int64_t n, int64_t k, at::ScalarType type) {
+  const std::string name = type == at::kFloat ? "decode fp32" : "decode bf16";
+  if ((name + " ").find(bench.wanted) == std::string::npos) return;
+  const double roof = read_gbs();
+  const int64_t bytes = n * k * static_cast<int64_t>(c10::elementSize(type));
+  std::vector<PackedMatrix> layers;
+  while (static_cast<int64_t>(layers.size()) * bytes < int64_t{256} << 20) {
+    layers.push_back(PackedMatrix::pack(at::randn({n, k}) * 0.02, type));
+  }
+  for (const int64_t m : {1, 2, 4, 8, 16, 32}) {
+    const at::Tensor x = at::randn({m, k});
+    at::Tensor y = at::empty({m, n});
+    double best = 1e9;
+    for (int round = 0; round < 6; ++round) {
+      best = std::min(best, seconds([&] {
+                        for (const PackedMatrix& w : layers) twinkle::ops::linear(x, w, {}, nullptr, {}, y);
+                      }));
+    }
+    const double rate = static_cast<double>(bytes) * static_cast<double>(layers.size()) / best * 1e-9;
+    std::printf("%-44s %9.1f us %7.1f GB/s %5.1f %% of reading (%.1f)\n",
+                shape(name.c_str(), m, n, k).c_str(), best * 1e6 / static_cast<double>(layers.size()), rate,
+                100.0 * rate / roof, roof);
   }
 }
 
@@ -175,6 +222,13 @@ int main(int argc, char** argv) {
        {std::pair<int64_t, int64_t>{576, 576}, {192, 576}, {1536, 576}, {576, 1536}, {2048, 2048}}) {
     matrices(bench, n, k, at::kBFloat16);
     matrices(bench, n, k, at::kFloat);
+  }
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    decode(bench, 576, 576, type);
+    decode(bench, 1536, 576, type);
+    decode(bench, 576, 1536, type);
+    decode(bench, 4864, 896, type);
+    decode(bench, 49152, 576, type);
   }
   weight_grad(bench, 1536, 576);
   weight_grad(bench, 576, 1536);
