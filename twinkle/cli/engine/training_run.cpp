@@ -275,7 +275,7 @@ Json options_of_the_bits(Json options) {
   for (const char* name : {"output_dir", "overwrite_output_dir", "resume_from_checkpoint",
                            "resume_only_model", "ignore_data_skip", "save_steps", "save_total_limit",
                            "log_interval", "eval_dataset_id", "eval_interval", "eval_samples", "threads",
-                           "device", "max_tokens_per_pass", "recompute", "config", "json"}) {
+                           "device", "max_tokens_per_pass", "recompute", "config", "encoded_cache", "json"}) {
     options.erase(name);
   }
   return options;
