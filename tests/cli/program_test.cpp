@@ -147,6 +147,30 @@ TEST(Program, RendersARowWithItsLabels) {
   EXPECT_NE(past.err.find("'row': '" + kRows + "' has 112 rows, got 113"), std::string::npos) << past.err;
 }
 
+TEST(Program, RendersEveryConversationOfARow) {
+  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
+  const std::string path = ::testing::TempDir() + "/twinkle-pairs.csv";
+  test::write_text(path, "ask,good,bad\nhi,Hello!,no\n");
+  const std::vector<std::string> args = {"render",
+                                         "--model-id",
+                                         kModel,
+                                         "--dataset-id",
+                                         path,
+                                         "--preprocessor",
+                                         "DPOProcessor",
+                                         "--column-mapping",
+                                         R"({"ask": "prompt", "good": "chosen", "bad": "rejected"})",
+                                         "--show-labels",
+                                         "--default-system",
+                                         "S"};
+  const std::string head =
+      "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+  const std::string out = run_program("twinkle", args).out;
+  EXPECT_TRUE(out.starts_with("--- chosen\n" + head + "\u27e6Hello!<|im_end|>\n\u27e7\n(")) << out;
+  EXPECT_NE(out.find("--- rejected\n" + head + "\u27e6no<|im_end|>\n\u27e7\n("), std::string::npos) << out;
+  std::filesystem::remove(path);
+}
+
 TEST(Program, TokenizesBothWays) {
   if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
   // Ids of the reference tokenizer (transformers, from the same file): 19556 "Hello", 905 " world".

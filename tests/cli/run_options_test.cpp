@@ -244,5 +244,39 @@ TEST_F(RunOptions, ThePlanCountsWhatIsTrained) {
   EXPECT_EQ(items(momentum).at("optimizer state"), 4 * adapter);
 }
 
+TEST_F(RunOptions, PackedRunsResumeAndTakeEncodedRows) {
+  const Words packed = {"--packing",   "best_fit", "--max-length", "64", "--encoded-cache", root_ + "/cache",
+                        "--max-steps", "6",        "--save-steps", "2"};
+  const std::string whole = run("packed", packed);
+  EXPECT_EQ(run("again", packed), whole);  // from the cache
+  ASSERT_TRUE(is_directory(root_ + "/cache"));
+  Words resumed = packed;
+  resumed.insert(resumed.end(), {"--resume-from-checkpoint", root_ + "/packed/checkpoint-step-2"});
+  EXPECT_EQ(tail(run("resumed", resumed), 1), tail(whole, 1));
+  // Fewer batches than rows: bins hold several.
+  const Ran ran = sft("noted", {"--packing", "in_order", "--max-length", "64", "--max-steps", "1"});
+  EXPECT_NE(ran.err.find("packed into "), std::string::npos) << ran.err;
+}
+
+TEST_F(RunOptions, CsvWithOtherColumnsHasTheBitsOfJsonl) {
+  std::string csv = "ask,reply\n";
+  for (int i = 0; i < 10; ++i) {
+    csv += "question " + std::to_string(i) + ",\"" + std::string(static_cast<size_t>(3 + 5 * i % 17), 'a') +
+           "\"\n";
+  }
+  write_text(root_ + "/rows.csv", csv);
+  const std::string want = run("jsonl", {"--max-steps", "3"});
+  EXPECT_EQ(run("csv", {"--max-steps", "3", "--column-mapping", R"({"ask": "query", "reply": "response"})"},
+                "rows.csv"),
+            want);
+  // Preferences are not for supervised training.
+  write_text(root_ + "/dpo.jsonl", R"({"prompt": "q", "chosen": "a", "rejected": "b"})"
+                                   "\n");
+  const Ran ran = sft("dpo", {"--preprocessor", "DPOProcessor"}, "dpo.jsonl");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find("dpo.jsonl row 1 holds a conversation that is 'chosen'"), std::string::npos)
+      << ran.err;
+}
+
 }  // namespace
 }  // namespace twinkle

@@ -76,6 +76,12 @@ TEST_F(SourcesTest, PackedFiles) {
   for (int i = 0; i < 40000; ++i) big += "{\"n\":" + std::to_string(i) + "}\n";
   EXPECT_EQ(Dataset({write("big.jsonl.gz", gzip(big))}).size(), 40000);
   EXPECT_EQ(Dataset({write("big.jsonl.zst", zstd(big))}).row(39999), (Json{{"n", 39999}}));
+  // Unpacked sizes that fill the buffer exactly.
+  const std::string even = "{\"t\":\"" + std::string((1 << 18) - 9, 'x') + "\"}\n";
+  ASSERT_EQ(even.size(), size_t{1} << 18);
+  EXPECT_EQ(Dataset({write("even.jsonl.gz", gzip(even))}).size(), 1);
+  EXPECT_EQ(Dataset({write("even.jsonl.zst", zstd(even))}).size(), 1);
+  EXPECT_EQ(Dataset({write("evens.jsonl.zst", zstd(even + even) + zstd(even))}).size(), 3);
   const std::string whole = gzip(lines), frame = zstd(lines);
   EXPECT_EQ(error_of([&] { Dataset({write("e.jsonl.gz", whole.substr(0, whole.size() - 9))}); }),
             "[dataset] 'e.jsonl.gz': the gzip file is cut short");

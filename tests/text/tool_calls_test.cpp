@@ -174,6 +174,72 @@ TEST(ToolCalls, StreamsGiveTheSameWhateverThePieces) {
   }
 }
 
+// Fragments of every format in any order: whatever they add up to, pieces give what the whole gives.
+TEST(ToolCalls, AnyMixtureStreamsLikeTheWhole) {
+  const std::vector<std::string> fragments = {"<tool_call>",
+                                              "</tool_call>",
+                                              "{\"name\": \"f\", \"arguments\": ",
+                                              "{}",
+                                              "}",
+                                              "{",
+                                              "\"",
+                                              "[",
+                                              "]",
+                                              "\\",
+                                              "\n",
+                                              " ",
+                                              "<function=f>",
+                                              "</function>",
+                                              "<parameter=a>",
+                                              "</parameter>",
+                                              "text",
+                                              "<read_file>",
+                                              "</read_file>",
+                                              "<path>",
+                                              "</path>",
+                                              "<b>",
+                                              "<",
+                                              ">",
+                                              "<<<[TOOL_REQUEST]>>>",
+                                              "<<<[END_TOOL_REQUEST]>>>",
+                                              "tool_name:",
+                                              "「始」",
+                                              "「末」",
+                                              "「始ESCAPE」",
+                                              "「末ESCAPE」",
+                                              "Action:",
+                                              "Action: f",
+                                              "[x]",
+                                              "Action Input: ",
+                                              "Observation:",
+                                              "<｜DSML｜tool_calls>",
+                                              "</｜DSML｜tool_calls>",
+                                              "<｜DSML｜invoke name=\"f\">",
+                                              "</｜DSML｜invoke>",
+                                              "<｜DSML｜parameter name=\"a\" string=\"false\">",
+                                              "</｜DSML｜parameter>",
+                                              "[TOOL_CALLS]",
+                                              "f[ARGS]",
+                                              "[CALL_ID]",
+                                              "<|python_tag|>",
+                                              "{\"name\": \"f\", \"parameters\": {}}",
+                                              ";",
+                                              ",",
+                                              ":",
+                                              "1"};
+  CounterRng rng(17);
+  for (const char* parser : {"hermes_qwen", "cline", "vcp", "react", "dsml", "mistral", "llama3_json"}) {
+    for (int round = 0; round < 1500; ++round) {
+      std::string text;
+      const uint64_t count = 1 + rng.next_below(12);
+      for (uint64_t k = 0; k < count; ++k) text += fragments[rng.next_below(fragments.size())];
+      const std::string whole = parsed(parser, text);
+      ASSERT_EQ(streamed(parser, text, 1, 1), whole) << parser << ": " << text;
+      ASSERT_EQ(streamed(parser, text, rng.next_u64(), 9), whole) << parser << ": " << text;
+    }
+  }
+}
+
 TEST(ToolCalls, TextFlowsWhileItCannotBeACall) {
   ToolCallStream stream(tool_call_parser("hermes_qwen"));
   auto events = stream.push("a < b");

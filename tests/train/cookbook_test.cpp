@@ -64,6 +64,28 @@ TEST(Cookbook, SftTrainsAndSavesAnAdapter) {
   EXPECT_NE(missing.text.find("/nowhere"), std::string::npos);
 }
 
+TEST(Cookbook, MixDataPacksTwoSources) {
+  testing::TempDir dir;
+  std::string first, second = "ask,reply\nnothing,\n";
+  for (int i = 0; i < 20; ++i) {
+    first += Json{{"query", "q" + std::to_string(i)}, {"response", "first"}}.dump() + "\n";
+    second += "a" + std::to_string(i) + ",second\n";
+  }
+  first += Json{{"query", std::string(2000, 'x')}, {"response", "too long"}}.dump() + "\n";
+  write_file_atomic(dir / "first.jsonl", first);
+  write_file_atomic(dir / "second.csv", second);
+  write_file_atomic(dir / "chat.jinja",
+                    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}");
+  const std::string program = TWINKLE_BINARY_DIR "/cookbook/mix_data ";
+  const Output output = run(program + testing::test_data() + "/models/stories260k/hf " + dir / "first.jsonl" +
+                            " " + dir / "second.csv" + " " + dir / "chat.jinja");
+  ASSERT_EQ(output.status, 0) << output.text;
+  EXPECT_NE(output.text.find("first.jsonl row 21: deleted by the template"), std::string::npos)
+      << output.text;
+  EXPECT_NE(output.text.find(" % full\nfirst batch: "), std::string::npos) << output.text;
+  EXPECT_EQ(run(program).status, 2);
+}
+
 TEST(Cookbook, SftIsShort) {
   const std::string text = read_file(TWINKLE_SOURCE_DIR "/cookbook/sft.cpp");
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 40);

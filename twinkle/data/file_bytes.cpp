@@ -116,9 +116,11 @@ void unpack_zstd(const std::string& path, std::string_view packed, TemporaryFile
   bool full = false;
   while (in.pos < in.size || full) {
     ZSTD_outBuffer to{buffer.data(), buffer.size(), 0};
-    left = ZSTD_decompressStream(stream.get(), &to, &in);
-    if (ZSTD_isError(left) != 0)
-      throw broken(path, std::string("not a sound zstd file: ") + ZSTD_getErrorName(left));
+    const size_t before = in.pos, hint = ZSTD_decompressStream(stream.get(), &to, &in);
+    if (ZSTD_isError(hint) != 0)
+      throw broken(path, std::string("not a sound zstd file: ") + ZSTD_getErrorName(hint));
+    // A call that does nothing asks for the next frame, which need not come.
+    if (in.pos > before || to.pos > 0) left = hint;
     out->write(buffer.data(), to.pos);
     full = to.pos == to.size;
   }

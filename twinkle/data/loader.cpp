@@ -86,6 +86,12 @@ struct DataLoader::Ahead {
     made.erase(position);
     return out;
   }
+  // What lies behind is asked for no more: a last batch is cut otherwise than a full one.
+  void forget_before(int64_t position) {
+    const std::lock_guard lock(mutex);
+    std::erase_if(queue, [&](const auto& entry) { return entry.first < position; });
+    made.erase(made.begin(), made.lower_bound(position));
+  }
   // What lies ahead is wrong after a jump.
   void clear() {
     std::unique_lock lock(mutex);
@@ -240,6 +246,7 @@ std::vector<InputFeature> DataLoader::next() {
     const int64_t begin_position = consumed_ % n, room = n - begin_position;
     const auto [slice_begin, slice_end] =
         rank_slice(std::min(options_.batch_size, room), options_.rank, options_.world_size);
+    if (ahead_) ahead_->forget_before(current * n + begin_position);
     std::vector<int64_t> indices;  // of the whole batch
     std::vector<Sample> made;      // likewise; only this rank's where none can fail
     int64_t position = begin_position;

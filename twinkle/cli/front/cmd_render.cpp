@@ -7,8 +7,10 @@
 namespace twinkle::cli {
 namespace {
 
-Trajectory conversation(const ParsedArgs& args) {
-  Trajectory trajectory;
+// What is asked for; a row of preferences holds several conversations, with names.
+std::vector<Part> conversations(const ParsedArgs& args) {
+  std::vector<Part> out(1);
+  Trajectory& trajectory = out[0].trajectory;
   if (args.has("dataset_id")) {
     const Dataset data = load_dataset(args);
     for (const auto& note : data.notes()) write_error("note: " + note + "\n");
@@ -17,15 +19,16 @@ Trajectory conversation(const ParsedArgs& args) {
       throw invalid_argument("[" + args.source("row") + "] 'row': '" + data.name() + "' has " +
                              std::to_string(data.size()) + " rows, got " + std::to_string(row));
     }
-    return data.trajectory(row - 1);
+    return data.parts(row - 1);
   }
   if (args.has("prompt")) {
     if (args.has("system"))
       trajectory.messages.push_back({{"role", "system"}, {"content", args.get("system")}});
     trajectory.messages.push_back({{"role", "user"}, {"content", args.get("prompt")}});
-    return trajectory;
+    return out;
   }
-  return (*Registry<Preprocessor>::create("MessagesProcessor"))({{"messages", args.get("messages")}});
+  trajectory = (*Registry<Preprocessor>::create("MessagesProcessor"))({{"messages", args.get("messages")}});
+  return out;
 }
 
 // A token is trained on when the position before it has it as its label, with a weight.
@@ -68,37 +71,35 @@ Json json_of(const Template& tmpl, const InputFeature& feature) {
   return out;
 }
 
-int render(const ParsedArgs& args) {
-  const auto tmpl = load_template(args, load_tokenizer(args));
-  const Trajectory trajectory = conversation(args);
+// One conversation: printed, or as JSON.
+Json render_one(const ParsedArgs& args, const Template& tmpl, const Trajectory& trajectory) {
   const bool json = args.get_bool("json"), labels = args.get_bool("show_labels");
   const bool ends_with_user = trajectory.messages.back().value("role", "") == "user";
   const bool prompt =
       args.has("add_generation_prompt") ? args.get_bool("add_generation_prompt") : ends_with_user && !labels;
-  const bool chat = tmpl->options().use_chat_template;
-  const std::string text = chat ? tmpl->render(trajectory, prompt) : "";
+  const bool chat = tmpl.options().use_chat_template;
+  const std::string text = chat ? tmpl.render(trajectory, prompt) : "";
   std::vector<InputFeature> features;
   if (json || labels || !chat)
-    features = chat && prompt ? std::vector<InputFeature>{tmpl->encode_prompt(trajectory)}
-                              : tmpl->encode(trajectory);
+    features =
+        chat && prompt ? std::vector<InputFeature>{tmpl.encode_prompt(trajectory)} : tmpl.encode(trajectory);
   if (json) {
     Json parts = Json::array();
-    for (const auto& feature : features) parts.push_back(json_of(*tmpl, feature));
+    for (const auto& feature : features) parts.push_back(json_of(tmpl, feature));
     Json out = {{"features", parts}};
     if (chat) out["text"] = text;
-    write_json(out);
-    return 0;
+    return out;
   }
   if (!labels && chat) {
     write_out(text + (text.ends_with('\n') ? "" : "\n"));
-    return 0;
+    return nullptr;
   }
   const bool color = use_color(args.get_string("color"));
   for (size_t i = 0; i < features.size(); ++i) {
     if (features.size() > 1)
       write_out("--- part " + std::to_string(i + 1) + " of " + std::to_string(features.size()) + "\n");
     const std::string shown =
-        labels ? with_labels(*tmpl, features[i], color) : tmpl->decode(features[i].input_ids, false);
+        labels ? with_labels(tmpl, features[i], color) : tmpl.decode(features[i].input_ids, false);
     write_out(shown + (shown.ends_with('\n') ? "" : "\n"));
     const auto count = static_cast<int64_t>(features[i].input_ids.size());
     write_out((color ? std::string(kDim) : "") + "(" + with_commas(count) + " tokens, " +
@@ -106,6 +107,21 @@ int render(const ParsedArgs& args) {
               "\n");
   }
   if (features.empty()) write_out("(deleted: longer than --max-length)\n");
+  return nullptr;
+}
+
+int render(const ParsedArgs& args) {
+  const auto tmpl = load_template(args, load_tokenizer(args));
+  const std::vector<Part> parts = conversations(args);
+  Json all = Json::array();
+  for (const Part& part : parts) {
+    if (!part.name.empty() && !args.get_bool("json")) write_out("--- " + part.name + "\n");
+    Json out = render_one(args, *tmpl, part.trajectory);
+    if (!part.name.empty() && out.is_object()) out["part"] = part.name;
+    all.push_back(std::move(out));
+  }
+  if (args.get_bool("json"))
+    write_json(parts.size() == 1 && parts[0].name.empty() ? all[0] : Json{{"parts", all}});
   return 0;
 }
 

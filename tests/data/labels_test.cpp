@@ -1,0 +1,76 @@
+// Labels against transformers' return_assistant_tokens_mask: ten families of templates with generation blocks
+// (tests/parity/make_label_goldens.py), and without them a table by hand of published templates.
+#include "tests/data/data_testing.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle {
+namespace {
+
+TEST(Labels, EqualTheMasksOfTransformers) {
+  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
+  const Json goldens = read_json_file(TWINKLE_SOURCE_DIR "/tests/data/label_goldens.json");
+  Json config = goldens.at("variables");
+  const auto tokenizer =
+      Tokenizer::from_json(read_json_file(test_data("tokenizers/minimind/tokenizer.json")), config, "minimind");
+  int64_t compared = 0, tokens = 0;
+  for (const Json& c : goldens.at("cases")) {
+    const auto tmpl = make_template("", tokenizer, {.chat_template = c.at("template").get<std::string>()});
+    const auto features = tmpl->encode({.messages = c.at("messages")});
+    ASSERT_EQ(features.size(), 1u);
+    const std::string where = c.at("family").get<std::string>() + " " + c.at("messages").dump().substr(0, 60);
+    ASSERT_EQ(features[0].input_ids, c.at("ids").get<std::vector<int32_t>>()) << where;
+    const auto mask = c.at("mask").get<std::vector<int>>();
+    for (size_t t = 0; t + 1 < mask.size(); ++t) {
+      ASSERT_EQ(features[0].labels[t] != kIgnoreIndex, mask[t + 1] == 1) << where << " token " << t + 1;
+      if (mask[t + 1] == 1) {
+        ASSERT_EQ(features[0].labels[t], features[0].input_ids[t + 1]) << where;
+      }
+    }
+    ++compared;
+    tokens += static_cast<int64_t>(mask.size());
+  }
+  EXPECT_EQ(compared, 50);
+  std::printf("%lld conversations, %lld tokens\n", static_cast<long long>(compared), static_cast<long long>(tokens));
+}
+
+// What is trained on, turn by turn, in published templates without generation blocks: by hand.
+TEST(Labels, PublishedTemplatesByHand) {
+  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
+  struct Case {
+    std::string file;
+    std::vector<std::string> trained;
+  };
+  const std::vector<Case> cases = {
+      {"chujiezheng-chatml.jinja", {"A1<|im_end|>\n", "A2<|im_end|>\n"}},
+      {"chujiezheng-llama-3-instruct.jinja", {"A1<|eot_id|>", "A2<|eot_id|>"}},
+      {"meta-llama-Llama-3.1-8B-Instruct.jinja", {"A1<|eot_id|>", "A2<|eot_id|>"}},
+      {"google-gemma-2-2b-it.jinja", {"A1<end_of_turn>\n", "A2<end_of_turn>\n"}},
+      {"microsoft-Phi-3.5-mini-instruct.jinja", {"A1<|end|>\n", "A2<|end|>\n<|im_end|>"}},
+      {"Qwen-Qwen2.5-7B-Instruct.jinja", {"A1<|im_end|>\n", "A2<|im_end|>\n"}},
+      {"01-ai-Yi-1.5-chat.jinja", {"A1<|im_end|>\n", "A2<|im_end|>\n"}},
+      {"Kimi-K2-Instruct.jinja", {"A1<|im_end|>", "A2<|im_end|>"}},
+  };
+  const Json messages = Json::array({{{"role", "user"}, {"content", "Q1"}},
+                                     {{"role", "assistant"}, {"content", "A1"}},
+                                     {{"role", "user"}, {"content", "Q2"}},
+                                     {{"role", "assistant"}, {"content", "A2"}}});
+  const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
+  for (const Case& c : cases) {
+    const auto tmpl = make_template("", tokenizer, {.chat_template = read_file(test_data("chat-templates/" + c.file))});
+    const InputFeature f = tmpl->encode({.messages = messages}).at(0);
+    std::vector<std::string> runs;
+    std::vector<int32_t> run;
+    for (size_t t = 0; t < f.labels.size(); ++t) {
+      if (f.labels[t] != kIgnoreIndex) {
+        run.push_back(f.labels[t]);
+      } else if (!run.empty()) {
+        runs.push_back(tmpl->decode(run, false));
+        run.clear();
+      }
+    }
+    EXPECT_EQ(runs, c.trained) << c.file;
+  }
+}
+
+}  // namespace
+}  // namespace twinkle
