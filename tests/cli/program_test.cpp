@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "tests/cli/run_program.h"
+#include "twinkle/core/files.h"
 #include "twinkle/core/json.h"
 
 namespace twinkle {
@@ -150,7 +151,7 @@ TEST(Program, RendersARowWithItsLabels) {
 TEST(Program, RendersEveryConversationOfARow) {
   if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
   const std::string path = ::testing::TempDir() + "/twinkle-pairs.csv";
-  test::write_text(path, "ask,good,bad\nhi,Hello!,no\n");
+  write_file_atomic(path, "ask,good,bad\nhi,Hello!,no\n");
   const std::vector<std::string> args = {"render",
                                          "--model-id",
                                          kModel,
