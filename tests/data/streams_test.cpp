@@ -155,6 +155,12 @@ TEST_F(StreamsTest, StreamsReadEveryFileInOrder) {
   EXPECT_EQ(got[99], in_dir("s/f2.jsonl") + " row 33");
   stream.rewind();
   EXPECT_EQ(stream.next()->at(0).origin, got[0]);
+  // A file without rows is passed over, as in a data set read at once.
+  write("s/f1.jsonl", "");
+  stream.rewind();
+  int64_t left = 0;
+  while (stream.next()) ++left;
+  EXPECT_EQ(left, 67);
   // Bad rows stop the stream or are counted.
   const std::string broken = folder(70, 2, true);
   IterableDataset strict({.dataset_id = broken}, bytes());

@@ -80,7 +80,8 @@ bool IterableDataset::read(Row* row, std::string* place, std::string* problem) {
     if (open_file_ != at_.file) {
       const auto& [meta, path] = files_[static_cast<size_t>(at_.file)];
       open_.reset();
-      open_ = RowFiles::open(path, {.text_split = meta.text_split, .columns = meta.columns});
+      open_ = RowFiles::open(path,
+                             {.text_split = meta.text_split, .columns = meta.columns, .may_be_empty = true});
       open_file_ = at_.file;
     }
     if (at_.row < static_cast<int64_t>(open_->rows().size())) break;

@@ -153,7 +153,8 @@ std::shared_ptr<const RowFiles> RowFiles::open(const std::string& path, const Ro
   }
   auto files = std::make_shared<RowFiles>();
   for (const auto& file : paths_of(path, &files->notes_)) files->add_file(file, options);
-  if (files->rows_.empty()) throw invalid_argument("[dataset] '" + path + "' has no rows");
+  if (files->rows_.empty() && !options.may_be_empty)
+    throw invalid_argument("[dataset] '" + path + "' has no rows");
   files->rows_.shrink_to_fit();
   return files;
 }

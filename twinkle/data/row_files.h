@@ -37,6 +37,7 @@ struct RowRef {
 struct RowFileOptions {
   std::string text_split = "file";
   std::vector<std::string> columns;  // names for .csv and .tsv without a first record of names
+  bool may_be_empty = false;         // no rows at all is no error
 };
 
 class RowFiles {
