@@ -1,6 +1,7 @@
 // Rows of your own, mixed, filtered and packed: what the batches of a run would hold.
 //   mix_data TOKENIZER FIRST_DATA SECOND_DATA [CHAT_TEMPLATE_FILE]
-// The rows of SECOND_DATA are {"ask", "reply"}, read by a function; those of FIRST_DATA by the preprocessor that fits.
+// The rows of SECOND_DATA are {"ask", "reply"}, read by a function; those of FIRST_DATA by the preprocessor
+// that fits.
 #include <cstdio>
 
 #include "twinkle/core/error.h"
@@ -10,7 +11,8 @@
 
 using namespace twinkle;
 int main(int argc, char** argv) try {
-  if (argc < 4) return std::fprintf(stderr, "usage: mix_data TOKENIZER FIRST SECOND [CHAT_TEMPLATE_FILE]\n"), 2;
+  if (argc < 4)
+    return std::fprintf(stderr, "usage: mix_data TOKENIZER FIRST SECOND [CHAT_TEMPLATE_FILE]\n"), 2;
   const auto tmpl = make_template(template_name_for(argv[1]), Tokenizer::load(argv[1]),
                                   {.max_length = 256,
                                    .truncation_strategy = "delete",
@@ -34,10 +36,12 @@ int main(int argc, char** argv) try {
 
   const auto bins = std::make_shared<PackingDataset>(data.take_features(), PackingOptions{.max_length = 256});
   std::printf("%lld rows, %lld tokens in %lld bins, %.1f %% full\n", static_cast<long long>(data.size()),
-              static_cast<long long>(bins->num_tokens()), static_cast<long long>(bins->size()), 100 * bins->fill());
+              static_cast<long long>(bins->num_tokens()), static_cast<long long>(bins->size()),
+              100 * bins->fill());
   DataLoader loader(bins, {.batch_size = 2, .seed = 7, .num_workers = 2});
   const auto batch = loader.next();
-  std::printf("first batch: %zu sequences, the first:\n%s\n", batch.size(), tmpl->decode(batch[0].input_ids, false).c_str());
+  std::printf("first batch: %zu sequences, the first:\n%s\n", batch.size(),
+              tmpl->decode(batch[0].input_ids, false).c_str());
 } catch (const std::exception& e) {
   return std::fprintf(stderr, "%s\n", e.what()), 1;
 }

@@ -10,8 +10,8 @@ TEST(Labels, EqualTheMasksOfTransformers) {
   if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
   const Json goldens = read_json_file(TWINKLE_SOURCE_DIR "/tests/data/label_goldens.json");
   Json config = goldens.at("variables");
-  const auto tokenizer =
-      Tokenizer::from_json(read_json_file(test_data("tokenizers/minimind/tokenizer.json")), config, "minimind");
+  const auto tokenizer = Tokenizer::from_json(read_json_file(test_data("tokenizers/minimind/tokenizer.json")),
+                                              config, "minimind");
   int64_t compared = 0, tokens = 0;
   for (const Json& c : goldens.at("cases")) {
     const auto tmpl = make_template("", tokenizer, {.chat_template = c.at("template").get<std::string>()});
@@ -30,7 +30,8 @@ TEST(Labels, EqualTheMasksOfTransformers) {
     tokens += static_cast<int64_t>(mask.size());
   }
   EXPECT_EQ(compared, 50);
-  std::printf("%lld conversations, %lld tokens\n", static_cast<long long>(compared), static_cast<long long>(tokens));
+  std::printf("%lld conversations, %lld tokens\n", static_cast<long long>(compared),
+              static_cast<long long>(tokens));
 }
 
 // What is trained on, turn by turn, in published templates without generation blocks: by hand.
@@ -56,7 +57,8 @@ TEST(Labels, PublishedTemplatesByHand) {
                                      {{"role", "assistant"}, {"content", "A2"}}});
   const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
   for (const Case& c : cases) {
-    const auto tmpl = make_template("", tokenizer, {.chat_template = read_file(test_data("chat-templates/" + c.file))});
+    const auto tmpl =
+        make_template("", tokenizer, {.chat_template = read_file(test_data("chat-templates/" + c.file))});
     const InputFeature f = tmpl->encode({.messages = messages}).at(0);
     std::vector<std::string> runs;
     std::vector<int32_t> run;

@@ -100,6 +100,43 @@ TEST(LossScale, ReactHermesAndEmptyThinking) {
   EXPECT_THROW(minimind({.loss_scale = "lastround"}), Error);
 }
 
+TEST(SplitRounds, EveryAnswerIsTrainedAsTheModelMeetsIt) {
+  if (no_data()) GTEST_SKIP() << "no test data";
+  const std::string source = read_file(data_path("chat-templates/Qwen-Qwen3-0.6B.jinja"));
+  Json first = msg("assistant", "one"), second = msg("assistant", "two"), call = msg("assistant", ""),
+       result = msg("tool", "found");
+  first["reasoning_content"] = "think first";
+  second["reasoning_content"] = "think last";
+  call["reasoning_content"] = "think of a tool";
+  call["tool_calls"] =
+      Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}}});
+  const Trajectory row = chat({msg("user", "q1"), first, msg("user", "q2"), call, result, second});
+  // In one rendering the thinking of the first round is dropped; that of a tool chain is kept.
+  const auto whole = minimind({.chat_template = source});
+  EXPECT_EQ(whole->render(row, false).find("think first"), std::string::npos);
+  EXPECT_NE(whole->render(row, false).find("think of a tool"), std::string::npos);
+  EXPECT_EQ(whole->encode(row).size(), 1u);
+  const auto split = minimind({.chat_template = source, .split_rounds = true});
+  const auto parts = split->encode(row);
+  ASSERT_EQ(parts.size(), 2u);
+  const auto text = [&](const InputFeature& f) {
+    std::vector<int32_t> ids;
+    for (const int32_t label : f.labels) {
+      if (label != kIgnoreIndex) ids.push_back(label);
+    }
+    return split->decode(ids, false);
+  };
+  EXPECT_EQ(text(parts[0]), "<think>\nthink first\n</think>\n\none<|im_end|>\n");
+  EXPECT_EQ(text(parts[1]),
+            "<think>\nthink of a tool\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": "
+            "1}}\n</tool_call><|im_end|>\n<think>\nthink last\n</think>\n\ntwo<|im_end|>\n");
+  EXPECT_EQ(split->decode(parts[1].input_ids, false), whole->render(row, false));
+  Trajectory key = row;
+  key.user_data = Json::array({Json::array({"key_rounds", "[1]"})});
+  ASSERT_EQ(split->encode(key).size(), 1u);
+  EXPECT_EQ(text(split->encode(key)[0]), text(parts[0]));
+}
+
 TEST(TemplateMethods, BatchEncodeCheckAndDecode) {
   if (no_data()) GTEST_SKIP() << "no test data";
   const auto tmpl = minimind({.max_length = 64});

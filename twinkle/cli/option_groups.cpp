@@ -169,6 +169,10 @@ ArgGroup template_args() {
           "loss_scale", kString, "default",
           "How tokens count in the loss: default, all, last_round, react ...; see twinkle list loss_scale.",
           {.value = "NAME"}),
+      option("split_rounds", kBool, false,
+             "Train on each round of a conversation as the model meets it: for templates that drop the "
+             "thinking of "
+             "earlier turns."),
   };
   return group;
 }

@@ -135,6 +135,7 @@ TemplateOptions template_options(const ParsedArgs& args, int64_t context) {
     }
   }
   if (args.has("loss_scale")) options.loss_scale = args.get_string("loss_scale");
+  if (args.has("split_rounds")) options.split_rounds = args.get_bool("split_rounds");
   return options;
 }
 

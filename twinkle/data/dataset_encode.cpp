@@ -168,7 +168,7 @@ std::string Dataset::cache_key(const Template& tmpl, BadRows bad_rows, bool add_
               {"template", tmpl.identity()},
               {"options",
                {o.max_length, o.truncation_strategy, o.use_chat_template, o.enable_thinking, o.default_system,
-                o.chat_template_kwargs, o.loss_scale}},
+                o.chat_template_kwargs, o.loss_scale, o.split_rounds}},
               {"bad_rows", bad_rows == BadRows::kDrop},
               {"prompts", add_generation_prompt},
               {"sources", Json::array()}};

@@ -188,7 +188,40 @@ GeneralTemplate::GeneralTemplate(std::shared_ptr<const Tokenizer> tokenizer, con
 }
 
 std::vector<InputFeature> GeneralTemplate::encode(const Trajectory& trajectory) const {
+  if (chat_ && options_.split_rounds) return encode_rounds(trajectory);
   return truncate(chat_ ? encode_chat(trajectory) : encode_text(trajectory));
+}
+
+std::vector<InputFeature> GeneralTemplate::encode_rounds(const Trajectory& trajectory) const {
+  prepare(trajectory);  // what is wrong with the row is said of the whole row
+  const Json& messages = trajectory.messages;
+  const auto rounds = key_rounds(trajectory.user_data);
+  std::vector<InputFeature> out;
+  for (size_t begin = 0; begin < messages.size();) {
+    // A round ends before the next message of the user that follows an answer.
+    size_t end = begin;
+    bool answered = false;
+    for (; end < messages.size(); ++end) {
+      if (answered && messages[end].at("role") == "user") break;
+      answered = answered || messages[end].at("role") == "assistant";
+    }
+    Trajectory part{.messages = Json::array(), .tools = trajectory.tools};
+    bool trained = false;
+    for (size_t i = 0; i < end; ++i) {
+      Json message = messages[i];
+      const bool assistant = message.at("role") == "assistant";
+      const bool wanted = i >= begin && (!rounds || std::find(rounds->begin(), rounds->end(),
+                                                              static_cast<int64_t>(i)) != rounds->end());
+      if (assistant && !wanted) message["loss"] = false;
+      trained = trained || (assistant && wanted);
+      part.messages.push_back(std::move(message));
+    }
+    begin = end;
+    if (!trained) continue;
+    for (InputFeature& feature : truncate(encode_chat(part))) out.push_back(std::move(feature));
+  }
+  if (out.empty()) return truncate(encode_chat(trajectory));
+  return out;
 }
 
 InputFeature GeneralTemplate::encode_prompt(const Trajectory& trajectory) const {

@@ -46,6 +46,7 @@ class GeneralTemplate : public Template {
   Prepared prepare(const Trajectory& trajectory) const;
   Json prepare_message(const Json& given, size_t index) const;
   InputFeature encode_chat(const Trajectory& trajectory) const;
+  std::vector<InputFeature> encode_rounds(const Trajectory& trajectory) const;
   InputFeature encode_text(const Trajectory& trajectory) const;
   [[noreturn]] void too_long(int64_t size) const;
 

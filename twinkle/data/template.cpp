@@ -61,6 +61,10 @@ std::vector<ParamSpec> template_params() {
       {.name = "loss_scale",
        .default_value = defaults.loss_scale,
        .help = "How tokens count in the loss; see the components of kind loss_scale."},
+      {.name = "split_rounds",
+       .type = ParamType::kBool,
+       .default_value = defaults.split_rounds,
+       .help = "A feature for each round of a conversation, rendered as the model meets it."},
       {.name = "tool_call_parser",
        .default_value = defaults.tool_call_parser,
        .help = "Format of tool calls in replies (default: found out)."}};

@@ -6,6 +6,8 @@
 // conversation. `user_data` may restrict them ("key_rounds": indices of messages as given), and so may a
 // message: {"loss": false}, {"train": false} or {"weight": 0}; other numbers in loss or weight are the weight
 // of its tokens.
+// Some templates drop the thinking of earlier turns, so in one rendering only the last answer keeps its own.
+// With split_rounds each round is rendered as the model meets it, and its answers are trained on there.
 // Without one (use_chat_template = false) a row is one message whose text is encoded as Hugging Face does,
 // with what the tokenizer adds (no end of sequence unless it is the tokenizer's own), and every token is
 // trained.
@@ -35,7 +37,8 @@ struct TemplateOptions {
   std::string chat_template;            // overrides the tokenizer's
   Json chat_template_kwargs = nullptr;  // further variables of the chat template (reasoning_effort ...)
   std::string loss_scale = "default";   // how tokens count in the loss, see LossScale
-  std::string tool_call_parser;         // format of tool calls in replies; "": the first that finds one
+  bool split_rounds = false;     // a feature for each question and its answers, after what came before it
+  std::string tool_call_parser;  // format of tool calls in replies; "": the first that finds one
 };
 
 class Template {
