@@ -42,8 +42,6 @@ TEST(Labels, PublishedTemplatesByHand) {
     std::vector<std::string> trained;
   };
   const std::vector<Case> cases = {
-      {"chujiezheng-chatml.jinja", {"A1<|im_end|>\n", "A2<|im_end|>\n"}},
-      {"chujiezheng-llama-3-instruct.jinja", {"A1<|eot_id|>", "A2<|eot_id|>"}},
       {"meta-llama-Llama-3.1-8B-Instruct.jinja", {"A1<|eot_id|>", "A2<|eot_id|>"}},
       {"google-gemma-2-2b-it.jinja", {"A1<end_of_turn>\n", "A2<end_of_turn>\n"}},
       {"microsoft-Phi-3.5-mini-instruct.jinja", {"A1<|end|>\n", "A2<|end|>\n<|im_end|>"}},
