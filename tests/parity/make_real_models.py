@@ -45,7 +45,7 @@ def weights_by_gguf(path, config):
     return weights
 
 
-def smollm2(path):
+def smollm2(path, texts=TEXTS):
     folder, file = str(path.parent), path.name
     loaded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
     config = AutoConfig.from_pretrained(folder, gguf_file=file)
@@ -58,7 +58,7 @@ def smollm2(path):
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    sequences = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
+    sequences = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     return model, sequences
 
 

@@ -1,0 +1,147 @@
+// deps: sample
+// Sampling as bench/compare runs it beside transformers and llama.cpp:
+//   sample_bench MODEL REQUESTS.jsonl [--dtype bf16] [--adapters N] [--rank R] [--decode N]
+// REQUESTS holds {"prompt": [...], "max_tokens": N, "adapter": K or -1}; every request makes all its tokens.
+// Adapters are on every linear layer, with random weights. Then one request alone makes --decode tokens,
+// greedy, and the bytes it reads for each (weights and keys and values, once) stand beside what this machine
+// reads from memory. Prints one JSON object.
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+
+#include "twinkle/core/parallel.h"
+#include "twinkle/core/rng.h"
+#include "twinkle/kernels/isa.h"
+#include "twinkle/kernels/machine.h"
+#include "twinkle/sample/generate.h"
+#include "twinkle/train/planner.h"
+
+using namespace twinkle;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The roof of decoding: all threads read a piece of memory far larger than the caches.
+double measure_read_gbs() {
+  constexpr int64_t kWords = int64_t{64} << 20;  // 512 MB
+  const std::vector<uint64_t> memory(kWords, 1);
+  double best = 0;
+  std::vector<uint64_t> sums(kWords >> 16);
+  for (int round = 0; round < 4; ++round) {
+    const auto start = Clock::now();
+    parallel_for(static_cast<int64_t>(sums.size()), 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const uint64_t* from = memory.data() + (i << 16);
+        uint64_t s[8] = {};
+        for (int64_t j = 0; j < 65536; j += 8) {
+          for (int k = 0; k < 8; ++k) s[k] += from[j + k];
+        }
+        sums[static_cast<size_t>(i)] = std::accumulate(s, s + 8, uint64_t{0});
+      }
+    });
+    best = std::max(best, static_cast<double>(kWords) * 8 / seconds_since(start) / 1e9);
+  }
+  return std::accumulate(sums.begin(), sums.end(), uint64_t{0}) == kWords ? best : 0;
+}
+
+// What one decoding step reads: every matrix once (a tied head is the embedding), and the keys and values.
+double bytes_of_step(const CausalLM& model, double positions) {
+  double bytes = 0;
+  for (const auto& p : model.parameters()) {
+    if (!p.is_matrix()) continue;
+    if (p.name == "model.embed_tokens.weight" && !model.config().tie_word_embeddings) continue;
+    bytes += static_cast<double>(p.matrix.storage().nbytes());
+  }
+  return bytes + positions * static_cast<double>(CausalLM::kv_block_bytes(model.config())) / KvBlocks::kTokens;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 3) return std::fprintf(stderr, "usage: sample_bench MODEL REQUESTS.jsonl [options]\n"), 2;
+  LoadOptions load{.dtype = "bf16"};
+  int64_t adapters = 0, rank = 8, decode = 128;
+  for (int i = 3; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--dtype") == 0)
+      load.dtype = argv[i + 1];
+    else if (std::strcmp(argv[i], "--adapters") == 0)
+      adapters = std::atoll(argv[i + 1]);
+    else if (std::strcmp(argv[i], "--rank") == 0)
+      rank = std::atoll(argv[i + 1]);
+    else if (std::strcmp(argv[i], "--decode") == 0)
+      decode = std::atoll(argv[i + 1]);
+    else
+      return std::fprintf(stderr, "sample_bench: unknown option %s\n", argv[i]), 2;
+  }
+  const auto model = CausalLM::load(argv[1], load);
+  SampleEngine engine(*model, nullptr, {.prefix_cache = false, .own_thread = false});
+  for (int64_t a = 0; a < adapters; ++a) {
+    std::shared_ptr<Adapter> adapter = Adapter::create(
+        *model, LoraConfig{.r = rank,
+                           .lora_alpha = 32,
+                           .target_modules = {"all-linear"},
+                           .target_is_pattern = true,
+                           .seed = static_cast<uint64_t>(a)});
+    for (auto& m : adapter->modules())
+      fill_normal(m.slot.b_Nr.mutable_data_ptr<float>(), m.slot.b_Nr.numel(), static_cast<uint64_t>(a), 0.01f);
+    engine.add_version(std::to_string(a), std::shared_ptr<const Adapter>(adapter));
+  }
+  std::vector<SampleRequest> requests;
+  std::ifstream in(argv[2]);
+  int64_t prompt_tokens = 0, tokens = 0;
+  for (std::string line; std::getline(in, line);) {
+    const Json row = parse_json(line, argv[2]);
+    SampleRequest r{.prompt = row.at("prompt").get<std::vector<int32_t>>(),
+                    .params = {.max_tokens = row.at("max_tokens").get<int64_t>(), .temperature = 0, .ignore_eos = true}};
+    const auto adapter = row.value("adapter", int64_t{-1});
+    if (adapter >= 0) r.version = std::to_string(adapter);
+    prompt_tokens += static_cast<int64_t>(r.prompt.size());
+    tokens += r.params.max_tokens;
+    requests.push_back(std::move(r));
+  }
+  generate(engine, {{.prompt = {1, 2, 3}, .params = {.max_tokens = 4, .temperature = 0, .ignore_eos = true}}});
+  auto start = Clock::now();
+  generate(engine, requests);
+  const double seconds = seconds_since(start);
+  const EngineStats stats = engine.stats();
+
+  const int64_t length = 64;
+  double decode_seconds = 0;
+  {
+    std::vector<int32_t> prompt(static_cast<size_t>(length));
+    std::iota(prompt.begin(), prompt.end(), 100);
+    const auto job = engine.submit({.prompt = prompt, .params = {.max_tokens = decode + 1, .temperature = 0, .ignore_eos = true}});
+    engine.step();  // the prompt and the first token
+    start = Clock::now();
+    while (engine.step()) {
+    }
+    decode_seconds = seconds_since(start);
+  }
+  const double step_bytes = bytes_of_step(*model, static_cast<double>(length) + static_cast<double>(decode) / 2);
+  const double read = measure_read_gbs();
+  const double rate = step_bytes * static_cast<double>(decode) / decode_seconds / 1e9;
+  const Json out = {{"program", "twinkle"},
+                    {"isa", std::string(isa_name(active_isa()))},
+                    {"requests", requests.size()},
+                    {"prompt_tokens", prompt_tokens},
+                    {"tokens", tokens},
+                    {"seconds", seconds},
+                    {"tokens_per_s", static_cast<double>(tokens) / seconds},
+                    {"passes", stats.passes},
+                    {"decode_tokens_per_s", static_cast<double>(decode) / decode_seconds},
+                    {"decode_gbs", rate},
+                    {"read_gbs", read},
+                    {"share_of_roof", rate / read},
+                    {"copy_gbs", measure_copy_gbs()},
+                    {"peak_rss_mb", static_cast<double>(peak_resident_bytes()) / (1 << 20)}};
+  std::printf("%s\n", out.dump().c_str());
+} catch (const std::exception& e) {
+  return std::fprintf(stderr, "%s\n", e.what()), 1;
+}
