@@ -36,6 +36,7 @@ def main():
         model = get_peft_model(model, config, adapter_name="0")
         for adapter in range(1, args.adapters):
             model.add_adapter(str(adapter), config)
+        model.eval()
     rows = read_rows(args.requests)
 
     def generate(picked, names=None):
