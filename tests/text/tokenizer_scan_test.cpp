@@ -47,6 +47,10 @@ std::string random_text(std::mt19937& rng) {
                                        "\xE2\x80\x94",
                                        "\xE4\xBD\xA0",
                                        "\xC3\xA9",
+                                       "\xC3\x89",
+                                       "\xC7\x85",
+                                       "\xCA\xB0",
+                                       "\xC2\xAA",
                                        "\xCC\x81",
                                        "\xF0\x9F\x98\x8A",
                                        "\xE2\x80\x8D",
@@ -76,7 +80,8 @@ std::string random_text(std::mt19937& rng) {
 
 TEST(TokenizerScan, EqualsTheExpressions) {
   std::mt19937 rng(11);
-  for (const char* expression : {kGpt2Expression, kLlama3Expression, kQwen2Expression, kQwen35Expression}) {
+  for (const char* expression : {kGpt2Expression, kLlama3Expression, kQwen2Expression, kQwen35Expression,
+                                 kCl100kExpression, kO200kExpression, kTekkenExpression}) {
     const auto known = known_pattern(expression);
     ASSERT_NE(known, nullptr);
     EXPECT_TRUE(known->covers());
