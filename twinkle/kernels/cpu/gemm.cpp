@@ -25,18 +25,12 @@ int64_t reduce_block(int64_t reduced) {
   return std::max(kPanelWidth, ceil_div(ceil_div(reduced, blocks), kPanelWidth) * kPanelWidth);
 }
 
-// A group of panels is unpacked to fp32 and stays in the second cache while many rows pass by.
-Cut cut_for_unpacked(int64_t block) {
+// A group of panels, unpacked to fp32 or fp32 as it stands, stays in the second cache while many rows pass
+// by.
+Cut cut_for_wide(int64_t block) {
   return {.rows = 768,
           .panels = std::clamp<int64_t>(kCacheFloats / (block * kPanelWidth) / 2 * 2, 4, 24),
           .tail_rows = 96};
-}
-
-// Panels that are fp32 where they stand cost nothing to visit again.
-Cut cut_for_standing(int64_t block) {
-  Cut cut = cut_for_unpacked(block);
-  cut.rows = 256, cut.tail_rows = 0;
-  return cut;
 }
 
 // The other way round: a few rows stay, and 16-bit panels pass by, widened in registers. That takes no pass
@@ -271,9 +265,7 @@ void multiply(const Product& product) {
   int64_t block = reduce_block(w.cols);
   const bool few = product.rows <= table.direct_rows;
   const bool direct = few || (w.type != WeightType::kFloat && widening_is_free());
-  const Cut cut = direct                         ? cut_for_direct(block)
-                  : w.type == WeightType::kFloat ? cut_for_standing(block)
-                                                 : cut_for_unpacked(block);
+  const Cut cut = direct ? cut_for_direct(block) : cut_for_wide(block);
   Plan plan = make_plan(product.rows, w.rows, w.cols, cut);
   if (few) {  // straight from memory, all of k at once
     block = std::max<int64_t>(1, w.cols);
@@ -289,7 +281,7 @@ void multiply_transposed(const Product& product) {
   if (product.rows <= 0 || w.cols <= 0) return;
   if (tiles_in_use()) return multiply_in_tiles(product, true);
   const int64_t block = reduce_block(w.rows);
-  run_plan(product, make_plan(product.rows, w.cols, w.rows, cut_for_unpacked(block)), w.cols, w.rows, block,
+  run_plan(product, make_plan(product.rows, w.cols, w.rows, cut_for_wide(block)), w.cols, w.rows, block,
            Transposed{kernels(), w});
 }
 
