@@ -129,8 +129,9 @@ class RoundFinder {
     if (!closing_) {
       const bool last = is_assistant(messages_[messages_.size() - 1]);
       const size_t count = last ? messages_.size() : i + 1;
-      const Rendered out =
-          last ? rendered_ : chat_.render(first_messages(messages_, count), tools_, options_);
+      Rendered alone;
+      if (!last) alone = chat_.render(first_messages(messages_, count), tools_, options_);
+      const Rendered& out = last ? rendered_ : alone;
       closing_ = out.text.substr(static_cast<size_t>(loop_end(out, count)));
     }
     return *closing_;
