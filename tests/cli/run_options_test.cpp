@@ -253,6 +253,13 @@ TEST_F(RunOptions, PackedRunsResumeAndTakeEncodedRows) {
   Words resumed = packed;
   resumed.insert(resumed.end(), {"--resume-from-checkpoint", root_ + "/packed/checkpoint-step-2"});
   EXPECT_EQ(tail(run("resumed", resumed), 1), tail(whole, 1));
+  // A position in bins means nothing in rows.
+  const Ran other = sft("other", {"--max-length", "64", "--max-steps", "6", "--resume-from-checkpoint",
+                                  root_ + "/packed/checkpoint-step-2"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("counted its samples with packing \"best_fit\", this run has \"none\""),
+            std::string::npos)
+      << other.err;
   // Fewer batches than rows: bins hold several.
   const Ran ran = sft("noted", {"--packing", "in_order", "--max-length", "64", "--max-steps", "1"});
   EXPECT_NE(ran.err.find("packed into "), std::string::npos) << ran.err;
