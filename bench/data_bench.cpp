@@ -1,9 +1,9 @@
 // deps: data
 // Rows to features, and packing, beside Hugging Face datasets and binpacking (bench/compare data runs both).
-//   data_bench encode FILE TOKENIZER [template] [repeats]       rows/s of map and encode on all cores;
-//   template: a
-//                                                               Jinja file, or - for the tokenizer's own
-//   data_bench pack [items] [max_length]                        a million lengths into bins
+//   data_bench encode FILE TOKENIZER [template] [repeats]
+//     rows/s of map and encode on all cores; template: a Jinja file, or - for the tokenizer's own
+//   data_bench pack [items] [max_length]
+//     a million lengths into bins
 // Figures are the best of several runs.
 #include <chrono>
 #include <cstdio>

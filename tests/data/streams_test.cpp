@@ -106,6 +106,18 @@ TEST_F(StreamsTest, RowsThatFailAreReplacedAndMadeOnce) {
   EXPECT_NE(error_of([&] { strict.next(); }).find("row 4: unlucky"), std::string::npos);
   Dataset hopeless({in_dir("s")});
   hopeless.map([](const Row&) -> Trajectory { throw invalid_argument("never"); });
+  // An epoch whose rows never fill a batch is no endless one.
+  Dataset rare({in_dir("s")});
+  rare.map([](const Row& row) -> Trajectory {
+    const int n = std::stoi(row.at("query").get<std::string>().substr(1));
+    if (n % 20 != 0) throw invalid_argument("unlucky");
+    return {.messages = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", "a"}}}};
+  });
+  DataLoader few(std::make_shared<LazyDataset>(std::move(rare), bytes()),
+                 {.batch_size = 8, .min_batch_size = 5, .shuffle = false, .bad_rows = BadRows::kDrop});
+  EXPECT_EQ(
+      error_of([&] { few.next(); }),
+      "[data loader] a whole epoch of 70 samples has only 4 that can be used, a batch needs at least 5");
   DataLoader none(std::make_shared<LazyDataset>(std::move(hopeless), bytes()),
                   {.batch_size = 4, .bad_rows = BadRows::kDrop, .max_retries = 5});
   EXPECT_NE(error_of([&] { none.next(); }).find("6 samples in a row cannot be used (max_retries 5)"),
@@ -169,6 +181,19 @@ TEST_F(StreamsTest, StreamsReadEveryFileInOrder) {
               }
             }),
             "[dataset] s/f0.jsonl row 6: expected a string in 'response', got number 5");
+  // Rows around a bad one are not lost.
+  IterableDataset on({.dataset_id = broken}, bytes());
+  int64_t good = 0, errors = 0;
+  for (bool more = true; more;) {
+    try {
+      more = on.next().has_value();
+      good += more ? 1 : 0;
+    } catch (const Error&) {
+      ++errors;
+    }
+  }
+  EXPECT_EQ(good, 60);
+  EXPECT_EQ(errors, 10);
   IterableDataset dropping({.dataset_id = broken}, bytes(), {.bad_rows = BadRows::kDrop});
   int64_t count = 0;
   while (dropping.next()) ++count;
@@ -181,6 +206,10 @@ TEST_F(StreamsTest, StreamsReadEveryFileInOrder) {
   EXPECT_EQ(count, 10);
   EXPECT_EQ(error_of([&] { IterableDataset({.dataset_id = broken, .slice = "0:3"}, bytes()); }),
             "[dataset] IterableDataset has no data_slice: its length is not known");
+  EXPECT_EQ(error_of([&] {
+              IterableDataset({.dataset_id = broken, .split = "test"}, bytes());
+            }).find("[dataset] IterableDataset reads files: "),
+            0u);
 }
 
 TEST_F(StreamsTest, EveryKindResumesAtEveryPosition) {

@@ -142,6 +142,7 @@ class Dataset {
     std::vector<InputFeature> features;
     std::vector<std::string> parts;  // names, as many
     std::string remark;              // why all of it, or a part, is left out
+    bool deleted = false;            // the template leaves the row out, which is no fault of it
   };
   EncodedRow encode_row(const Template& tmpl, int64_t index, bool add_generation_prompt = false) const;
 

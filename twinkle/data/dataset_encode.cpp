@@ -75,6 +75,7 @@ Dataset::EncodedRow Dataset::encode_row(const Template& tmpl, int64_t index,
     if (features.empty()) {
       out = {};
       out.remark = deleted_by(tmpl);
+      out.deleted = true;
       return out;
     }
     if (!no_labels) {
@@ -119,6 +120,12 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
     feature_rows_ = std::move(cached.rows);
     feature_parts_ = std::move(cached.parts);
     dropped_ = std::move(cached.dropped);
+    // The same rows may lie in a file of another name now.
+    for (size_t i = 0; i < dropped_.size(); ++i) {
+      const auto& [row, was] = cached.dropped_at[i];
+      if (dropped_[i].reason.starts_with(was))
+        dropped_[i].reason = place(row) + dropped_[i].reason.substr(was.size());
+    }
     for (size_t i = 0; i < features_.size(); ++i) features_[i].origin = place(feature_rows_[i]);
     notes_.push_back("encoded rows taken from '" + cache_folder + "'");
     return;
@@ -139,6 +146,7 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
       const auto [source, at_row] = at(i);
       dropped_.push_back({source->loaded_index[static_cast<size_t>(at_row)],
                           at_place(place(i), reason).substr(kPrefix.size()), !row.features.empty()});
+      cached.dropped_at.emplace_back(i, place(i));
     }
     for (size_t k = 0; k < row.features.size(); ++k) {
       features_.push_back(std::move(row.features[k]));
@@ -154,7 +162,10 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
     throw invalid_argument(message);
   }
   if (!key.empty()) {
-    cached = {features_, feature_rows_, feature_parts_, dropped_};
+    cached.features = features_;
+    cached.rows = feature_rows_;
+    cached.parts = feature_parts_;
+    cached.dropped = dropped_;
     save_encoded(cache_folder, key, cached);
   }
 }
@@ -162,7 +173,8 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
 // "" when a source is mapped by a function of the caller: what it does is not known.
 std::string Dataset::cache_key(const Template& tmpl, BadRows bad_rows, bool add_generation_prompt) const {
   const TemplateOptions& o = tmpl.options();
-  Json key = {{"rows", content_hash_},
+  Json key = {{"program", TWINKLE_VERSION},
+              {"rows", content_hash_},
               {"tokenizer", sha256_hex(dump(tmpl.tokenizer().to_json()) + dump(tmpl.tokenizer().config()))},
               {"chat_template", tmpl.chat_template_source()},
               {"template", tmpl.identity()},
@@ -182,42 +194,40 @@ std::string Dataset::cache_key(const Template& tmpl, BadRows bad_rows, bool add_
 void Dataset::check(const Template& tmpl) {
   if (!mixed_.empty()) throw conflict("[dataset] check after mix_dataset; check first");
   ensure_mapped();
-  int64_t first = 0;
+  std::vector<std::string> reasons(static_cast<size_t>(size()));
+  const auto bad = each_row(size(), BadRows::kDrop, [&](int64_t i) {
+    const EncodedRow row = encode_row(tmpl, i);
+    if (row.features.empty()) reasons[static_cast<size_t>(i)] = row.remark;
+  });
+  for (const auto& [i, reason] : bad) reasons[static_cast<size_t>(i)] = reason;
+  // Nothing changes before it is known that something is left of every source.
   std::vector<DroppedRow> dropped;
-  for (Source& source : sources_) {
-    const auto count = static_cast<int64_t>(source.refs.size());
-    std::vector<std::string> reasons(source.refs.size());
-    auto bad = each_row(count, BadRows::kDrop, [&](int64_t i) {
-      const EncodedRow row = encode_row(tmpl, first + i);
-      if (row.features.empty()) reasons[static_cast<size_t>(i)] = row.remark;
-    });
+  std::vector<Source> left;
+  size_t at_row = 0;
+  for (const Source& source : sources_) {
+    Source kept = source;
+    kept.refs.clear();
+    kept.loaded_index.clear();
     std::string key;
-    std::vector<RowRef> refs;
-    std::vector<int64_t> loaded;
-    for (int64_t i = 0; i < count; ++i) {
-      const auto at_row = static_cast<size_t>(i);
-      if (const auto found = bad.find(i); found != bad.end()) reasons[at_row] = found->second;
+    for (size_t i = 0; i < source.refs.size(); ++i, ++at_row) {
       key.push_back(reasons[at_row].empty() ? '1' : '0');
       if (reasons[at_row].empty()) {
-        refs.push_back(source.refs[at_row]);
-        loaded.push_back(source.loaded_index[at_row]);
-      } else {
-        dropped.push_back({source.loaded_index[at_row],
-                           at_place(place_of(source, i), reasons[at_row]).substr(kPrefix.size()), false});
+        kept.refs.push_back(source.refs[i]);
+        kept.loaded_index.push_back(source.loaded_index[i]);
+        continue;
       }
+      const std::string where = place_of(source, static_cast<int64_t>(i));
+      dropped.push_back(
+          {source.loaded_index[i], at_place(where, reasons[at_row]).substr(kPrefix.size()), false});
     }
-    first += count;
-    if (refs.size() == source.refs.size()) continue;
-    if (refs.empty()) {
+    if (kept.refs.empty()) {
       throw invalid_argument("[dataset] none of the rows of '" + source.name + "' can be encoded\n  " +
-                             dropped.front().reason);
+                             dropped.back().reason);
     }
-    source.edits_key += "check" + sha256_hex(key);
-    // Rows of later sources move forward.
-    first -= count - static_cast<int64_t>(refs.size());
-    source.refs = std::move(refs);
-    source.loaded_index = std::move(loaded);
+    if (kept.refs.size() < source.refs.size()) kept.edits_key += "check" + sha256_hex(key);
+    left.push_back(std::move(kept));
   }
+  sources_ = std::move(left);
   dropped_ = std::move(dropped);
 }
 

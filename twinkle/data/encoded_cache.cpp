@@ -8,7 +8,7 @@ namespace twinkle {
 namespace {
 
 // The head of a file: this, the key, the SHA-256 of the rest.
-constexpr std::string_view kMagic = "twinkle encoded rows 1\n";
+constexpr std::string_view kMagic = "twinkle encoded rows 2\n";
 constexpr size_t kHash = 64;
 
 class Writer {
@@ -102,6 +102,8 @@ bool load_encoded(const std::string& folder, const std::string& key, EncodedData
       row.partial = reader.number() != 0;
       row.reason = reader.text();
       data.dropped.push_back(std::move(row));
+      const int64_t index = reader.number();
+      data.dropped_at.emplace_back(index, reader.text());
     }
     if (!reader.ended() || data.rows.size() != data.features.size()) return false;
     *out = std::move(data);
@@ -122,10 +124,13 @@ void save_encoded(const std::string& folder, const std::string& key, const Encod
   }
   writer.list(data.rows);
   writer.number(static_cast<int64_t>(data.dropped.size()));
-  for (const DroppedRow& row : data.dropped) {
+  for (size_t i = 0; i < data.dropped.size(); ++i) {
+    const DroppedRow& row = data.dropped[i];
     writer.number(row.row);
     writer.number(row.partial ? 1 : 0);
     writer.text(row.reason);
+    writer.number(data.dropped_at[i].first);
+    writer.text(data.dropped_at[i].second);
   }
   const std::string body = writer.take();
   make_directories(folder);

@@ -14,6 +14,7 @@ struct EncodedData {
   std::vector<int64_t> rows;
   std::vector<std::string> parts;
   std::vector<DroppedRow> dropped;
+  std::vector<std::pair<int64_t, std::string>> dropped_at;  // index in the data set and place of each
 };
 
 bool load_encoded(const std::string& folder, const std::string& key, EncodedData* out);

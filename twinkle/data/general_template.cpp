@@ -5,6 +5,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/suggest.h"
+#include "twinkle/data/packing.h"
 
 namespace twinkle {
 namespace {
@@ -111,21 +112,6 @@ InputFeature feature_of(const std::vector<int32_t>& ids, const std::vector<float
   return out;
 }
 
-InputFeature window(const InputFeature& whole, int64_t begin, int64_t end) {
-  const auto cut = [&](const auto& from) {
-    return std::decay_t<decltype(from)>(from.begin() + begin, from.begin() + end);
-  };
-  InputFeature out;
-  out.input_ids = cut(whole.input_ids);
-  out.labels = cut(whole.labels);
-  out.labels.back() = kIgnoreIndex;  // its target lies outside
-  if (!whole.weights.empty()) {
-    out.weights = cut(whole.weights);
-    out.weights.back() = 0;
-  }
-  return out;
-}
-
 float turn_weight(const TurnSpan& turn, const Json& messages, const std::vector<float>& weights,
                   int64_t inserted, const std::optional<std::vector<int64_t>>& rounds,
                   const LossScale& scale) {
@@ -144,6 +130,23 @@ float turn_weight(const TurnSpan& turn, const Json& messages, const std::vector<
   if (rounds && std::find(rounds->begin(), rounds->end(), turn.message - inserted) == rounds->end()) return 0;
   const auto message = static_cast<size_t>(turn.message);
   return weights[message] * scale.turn(messages, message);
+}
+
+// Weights that messages which are no turns have of their own, where such tokens count at all.
+void scale_messages(const Json& messages, const std::vector<float>& own, const Rendered& rendered,
+                    const Encoding& encoding, std::vector<float>* weights) {
+  const auto spans = message_spans(rendered, messages.size());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (own[i] == 1 || messages[i].at("role") == "assistant") continue;
+    if (!spans[i]) {
+      throw invalid_argument(
+          place(i) + ": has a weight of its own, but the chat template does not show which tokens are its");
+    }
+    for (size_t t = 0; t < encoding.offsets.size(); ++t) {
+      const int64_t at = encoding.offsets[t].first;
+      if (at >= spans[i]->begin && at < spans[i]->end) (*weights)[t] *= own[i];
+    }
+  }
 }
 
 // Weights of the tokens that begin within a turn, by the parts of its text.
@@ -357,6 +360,8 @@ InputFeature GeneralTemplate::encode_chat(const Trajectory& trajectory) const {
     }
   }
   std::vector<float> weights(encoding.ids.size(), loss_scale_->outside());
+  if (loss_scale_->outside() != 0)
+    scale_messages(prepared.messages, prepared.weights, rendered, encoding, &weights);
   size_t token = 0;
   for (const TurnSpan& turn :
        assistant_spans(*chat_, prepared.messages, trajectory.tools, options, rendered)) {
@@ -396,13 +401,13 @@ std::vector<InputFeature> GeneralTemplate::truncate(InputFeature whole) const {
   if (size <= most) return {std::move(whole)};
   const std::string& strategy = options_.truncation_strategy;
   if (strategy == "delete") return {};
-  if (strategy == "right") return {window(whole, 0, most)};
+  if (strategy == "right") return {cut_feature(whole, 0, most)};
   // Labels stand at the position before their token, so the first token kept is nobody's target.
-  if (strategy == "left") return {window(whole, size - most, size)};
+  if (strategy == "left") return {cut_feature(whole, size - most, size)};
   if (strategy != "split") too_long(size);
   std::vector<InputFeature> out;
   for (int64_t begin = 0; begin < size; begin += most)
-    out.push_back(window(whole, begin, std::min(size, begin + most)));
+    out.push_back(cut_feature(whole, begin, std::min(size, begin + most)));
   return out;
 }
 

@@ -55,6 +55,12 @@ void IterableDataset::add_dataset(const DatasetMeta& meta) {
   if (meta.dataset_id.empty())
     throw invalid_argument(
         "[dataset] IterableDataset reads files or a generator; rows in memory are no stream");
+  if (!meta.data.empty() || meta.generator || meta.subset_name != "default" || meta.split != "train") {
+    throw invalid_argument(
+        "[dataset] IterableDataset reads files: rows in memory, a generator, subset_name and split have no "
+        "meaning "
+        "beside a dataset_id");
+  }
   if (meta.data_slice || !meta.slice.empty())
     throw invalid_argument("[dataset] IterableDataset has no data_slice: its length is not known");
   std::vector<std::string> notes;
@@ -163,6 +169,7 @@ void IterableDataset::fill() {
       }
     }
     std::vector<std::vector<InputFeature>> made(rows.size());
+    std::vector<char> deleted(rows.size(), 0);
     if (!good.empty()) {
       Dataset chunk(DatasetMeta{.data = std::move(good)});
       chunk.map_parts(map_);
@@ -170,6 +177,7 @@ void IterableDataset::fill() {
         const size_t at = index[static_cast<size_t>(i)];
         Dataset::EncodedRow row = chunk.encode_row(*template_, i);
         if (row.features.empty()) problems[at] = "[dataset] " + places[at] + ": " + row.remark;
+        deleted[at] = row.deleted ? 1 : 0;
         for (auto& feature : row.features) feature.origin = places[at];
         made[at] = std::move(row.features);
       });
@@ -183,15 +191,13 @@ void IterableDataset::fill() {
     }
     for (size_t i = 0; i < rows.size(); ++i) {
       if (kept[i] == 0) continue;
-      // What the template deletes is never an error.
-      const bool deleted = problems[i].find("deleted by the template") != std::string::npos;
-      if (!problems[i].empty() && deleted) {
+      if (problems[i].empty()) {
+        ready_.push_back({std::move(made[i]), ""});
+      } else if (deleted[i] != 0 || options_.bad_rows == BadRows::kDrop) {
         ++num_dropped_;
         if (dropped_.size() < 100) dropped_.push_back(problems[i]);
-      } else if (!problems[i].empty()) {
-        drop(problems[i]);
       } else {
-        ready_.push_back(std::move(made[i]));
+        ready_.push_back({{}, problems[i]});  // raised in its turn, so that no row around it is lost
       }
     }
   }
@@ -200,10 +206,11 @@ void IterableDataset::fill() {
 std::optional<std::vector<InputFeature>> IterableDataset::next() {
   if (ready_.empty()) fill();
   if (ready_.empty()) return std::nullopt;
-  auto out = std::move(ready_.front());
+  Ready out = std::move(ready_.front());
   ready_.pop_front();
   ++given_;
-  return out;
+  if (!out.problem.empty()) throw invalid_argument(out.problem);
+  return std::move(out.features);
 }
 
 void IterableDataset::rewind() {
@@ -243,7 +250,10 @@ void IterableDataset::restore(const Json& state) {
   }
   chunk_begin_ = at_;
   for (int64_t i = 0; i < numbers[2]; ++i) {
-    if (!next()) throw invalid_argument("[dataset] the data ends before the sample of the state");
+    if (ready_.empty()) fill();
+    if (ready_.empty()) throw invalid_argument("[dataset] the data ends before the sample of the state");
+    ready_.pop_front();
+    ++given_;
   }
 }
 

@@ -72,7 +72,11 @@ class IterableDataset final : public SampleStream {
   std::shared_ptr<const RowFiles> open_;
   int64_t open_file_ = -1;
   Place at_, chunk_begin_;
-  std::deque<std::vector<InputFeature>> ready_;
+  struct Ready {
+    std::vector<InputFeature> features;
+    std::string problem;  // raised instead
+  };
+  std::deque<Ready> ready_;
   int64_t given_ = 0;  // samples of the chunk that were given out
   int64_t num_dropped_ = 0;
   std::vector<std::string> dropped_;

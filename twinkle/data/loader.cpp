@@ -287,7 +287,14 @@ std::vector<InputFeature> DataLoader::next() {
     }
     consumed_ = current * n + position;
     const auto count = static_cast<int64_t>(indices.size());
-    if (count < smallest_batch()) continue;  // the rest of the epoch was too small
+    if (count < smallest_batch()) {  // the rest of the epoch was too small
+      if (begin_position == 0) {
+        throw invalid_argument("[data loader] a whole epoch of " + std::to_string(n) + " samples has only " +
+                               std::to_string(count) + " that can be used, a batch needs at least " +
+                               std::to_string(smallest_batch()));
+      }
+      continue;
+    }
     skip_short_rest();
     const auto [begin, end] = rank_slice(count, options_.rank, options_.world_size);
     last_indices_.assign(indices.begin() + begin, indices.begin() + end);
@@ -303,7 +310,8 @@ std::vector<InputFeature> DataLoader::next() {
 }
 
 std::vector<InputFeature> DataLoader::next_of_stream() {
-  std::vector<Sample> batch;
+  // What was pulled before an error stays for the next call.
+  std::vector<Sample>& batch = pulled_;
   bool rewound = false;
   while (static_cast<int64_t>(batch.size()) < options_.batch_size) {
     auto sample = stream_->next();
@@ -331,6 +339,7 @@ std::vector<InputFeature> DataLoader::next_of_stream() {
     last_sizes_.push_back(static_cast<int64_t>(batch[static_cast<size_t>(i)].size()));
     for (auto& feature : batch[static_cast<size_t>(i)]) out.push_back(std::move(feature));
   }
+  batch.clear();
   return out;
 }
 
@@ -341,6 +350,7 @@ void DataLoader::resume_from_checkpoint(int64_t consumed_train_samples) {
   }
   if (stream_) {
     stream_->rewind();
+    pulled_.clear();
     consumed_ = stream_epoch_ = 0;
     while (consumed_ < consumed_train_samples) next_of_stream();
     if (consumed_ != consumed_train_samples) {
@@ -358,6 +368,9 @@ void DataLoader::resume_from_checkpoint(int64_t consumed_train_samples) {
 Json DataLoader::get_state() const {
   Json out = {{"consumed_train_samples", consumed_}};
   if (stream_) {
+    if (!pulled_.empty())
+      throw conflict(
+          "[data loader] the last batch was broken off by an error; there is no state to go on from");
     out["epoch"] = stream_epoch_;
     out["stream"] = stream_->state();
   }
@@ -377,6 +390,7 @@ void DataLoader::restore_state(const Json& state) {
   const int64_t epoch = number("epoch");
   if (!state.contains("stream")) throw invalid_argument("[data loader] the state is not that of a stream");
   stream_->restore(state.at("stream"));
+  pulled_.clear();
   consumed_ = consumed;
   stream_epoch_ = epoch;
 }

@@ -113,6 +113,7 @@ class DataLoader {
   DataLoaderOptions options_;
   int64_t consumed_ = 0;
   int64_t stream_epoch_ = 0;
+  std::vector<Sample> pulled_;  // of a stream, for the batch under way
   int64_t order_epoch_ = -1;
   std::vector<int64_t> order_;
   std::vector<int64_t> last_indices_, last_sizes_;

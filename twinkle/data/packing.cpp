@@ -117,13 +117,11 @@ double packing_fill(std::span<const int64_t> lengths, const std::vector<std::vec
   return tokens / (static_cast<double>(max_length) * static_cast<double>(bins.size()));
 }
 
-namespace {
-
-InputFeature cut(const InputFeature& whole, int64_t begin, int64_t end) {
+InputFeature cut_feature(const InputFeature& whole, int64_t begin, int64_t end) {
   InputFeature out;
   out.input_ids.assign(whole.input_ids.begin() + begin, whole.input_ids.begin() + end);
   out.labels.assign(whole.labels.begin() + begin, whole.labels.begin() + end);
-  out.labels.back() = kIgnoreIndex;  // its target lies in the next bin
+  out.labels.back() = kIgnoreIndex;  // its target lies outside
   if (!whole.weights.empty()) {
     out.weights.assign(whole.weights.begin() + begin, whole.weights.begin() + end);
     out.weights.back() = 0;
@@ -132,6 +130,8 @@ InputFeature cut(const InputFeature& whole, int64_t begin, int64_t end) {
   return out;
 }
 
+namespace {
+
 std::vector<InputFeature> cut_at_bins(const std::vector<InputFeature>& features, int64_t max_length) {
   std::vector<InputFeature> out;
   int64_t room = max_length;
@@ -139,7 +139,7 @@ std::vector<InputFeature> cut_at_bins(const std::vector<InputFeature>& features,
     const auto size = static_cast<int64_t>(feature.input_ids.size());
     for (int64_t begin = 0; begin < size;) {
       const int64_t end = std::min(size, begin + room);
-      out.push_back(begin == 0 && end == size ? feature : cut(feature, begin, end));
+      out.push_back(begin == 0 && end == size ? feature : cut_feature(feature, begin, end));
       room -= end - begin;
       if (room == 0) room = max_length;
       begin = end;

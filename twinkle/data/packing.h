@@ -22,6 +22,9 @@ std::vector<std::vector<int64_t>> pack_best_fit(std::span<const int64_t> lengths
 /// Bins in the order of the items: a bin is closed when the next item does not fit.
 std::vector<std::vector<int64_t>> pack_in_order(std::span<const int64_t> lengths, int64_t max_length);
 
+/// Tokens [begin, end) of a feature; the target of its last one lies outside and is not scored.
+InputFeature cut_feature(const InputFeature& whole, int64_t begin, int64_t end);
+
 /// Tokens over room of all bins.
 double packing_fill(std::span<const int64_t> lengths, const std::vector<std::vector<int64_t>>& bins,
                     int64_t max_length);

@@ -7,6 +7,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/data/csv.h"
+#include "twinkle/text/unicode.h"
 
 namespace twinkle {
 namespace {
@@ -78,28 +79,6 @@ size_t value_end(std::string_view text, size_t at, bool in_list) {
   return text.size();
 }
 
-// Length of the valid UTF-8 sequence at `at`, 0 when there is none.
-size_t utf8_length(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-  };
-  const auto tail = [&](size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80u) return 1;
-  if (lead >= 0xC2u && lead <= 0xDFu) return tail(1) ? 2 : 0;
-  if (lead >= 0xE0u && lead <= 0xEFu) {
-    if (lead == 0xE0u && byte(1) < 0xA0u) return 0;
-    if (lead == 0xEDu && byte(1) > 0x9Fu) return 0;
-    return tail(1) && tail(2) ? 3 : 0;
-  }
-  if (lead >= 0xF0u && lead <= 0xF4u) {
-    if (lead == 0xF0u && byte(1) < 0x90u) return 0;
-    if (lead == 0xF4u && byte(1) > 0x8Fu) return 0;
-    return tail(1) && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
-
 std::vector<std::string> files_of_folder(const std::string& path, std::vector<std::string>* notes) {
   std::vector<std::string> paths, unreadable;
   int64_t skipped = 0;
@@ -153,10 +132,22 @@ std::shared_ptr<const RowFiles> RowFiles::open(const std::string& path, const Ro
   }
   auto files = std::make_shared<RowFiles>();
   for (const auto& file : paths_of(path, &files->notes_)) files->add_file(file, options);
+  if (!options.may_be_empty) files->refuse_unused(path, options);
   if (files->rows_.empty() && !options.may_be_empty)
     throw invalid_argument("[dataset] '" + path + "' has no rows");
   files->rows_.shrink_to_fit();
   return files;
+}
+
+// Options that no file of the data set heeds.
+void RowFiles::refuse_unused(const std::string& path, const RowFileOptions& options) const {
+  const auto any = [&](Kind kind) {
+    return std::any_of(files_.begin(), files_.end(), [&](const File& file) { return file.kind == kind; });
+  };
+  if (!options.columns.empty() && !any(Kind::kCsv))
+    throw invalid_argument("[dataset] '" + path + "': names of columns are for .csv and .tsv files");
+  if (options.text_split != "file" && !any(Kind::kText))
+    throw invalid_argument("[dataset] '" + path + "': text_split is for .txt files");
 }
 
 std::vector<std::string> RowFiles::paths_of(const std::string& path, std::vector<std::string>* notes) {
@@ -280,14 +271,11 @@ void RowFiles::cut_values(std::string_view text, size_t start) {
 }
 
 void RowFiles::cut_text(std::string_view text, size_t start, const std::string& text_split) {
-  for (size_t at = start; at < text.size();) {
-    const size_t length = utf8_length(text, at);
-    if (length == 0) {
-      const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-      throw invalid_argument("[dataset] '" + files_.back().path + "' line " + std::to_string(line) +
-                             ", byte " + std::to_string(at + 1) + ": not valid UTF-8");
-    }
-    at += length;
+  if (const size_t bad = unicode::first_invalid(text.substr(start)); bad < text.size() - start) {
+    const size_t at = start + bad;
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    throw invalid_argument("[dataset] '" + files_.back().path + "' line " + std::to_string(line) + ", byte " +
+                           std::to_string(at + 1) + ": not valid UTF-8");
   }
   if (text_split == "line") {
     cut_lines(text, start);
@@ -361,13 +349,9 @@ Row RowFiles::parse_csv(const File& file, const RowRef& ref) const {
   }
   Row row = Row::object();
   for (size_t i = 0; i < values.size(); ++i) {
-    for (size_t at = 0; at < values[i].size();) {
-      const size_t length = utf8_length(values[i], at);
-      if (length == 0) {
-        throw invalid_argument("[dataset] " + place(ref) + ": column '" + file.columns[i] +
-                               "' is not valid UTF-8");
-      }
-      at += length;
+    if (!unicode::is_valid(values[i])) {
+      throw invalid_argument("[dataset] " + place(ref) + ": column '" + file.columns[i] +
+                             "' is not valid UTF-8");
     }
     row[file.columns[i]] = std::move(values[i]);
   }

@@ -4,9 +4,8 @@
 //
 // .jsonl   one object a line; blank lines are skipped
 // .json    a list of objects, or objects one after another
-// .csv     columns named by the first record, or by RowFileOptions::columns; .tsv likewise with tabs. Values
-// are
-//          text, whatever they look like: a column never changes its type with its content
+// .csv     columns named by the first record, or by RowFileOptions::columns; .tsv likewise with tabs.
+//          Values are text whatever they look like: a column never changes its type with its content
 // .txt     rows {"text": ...}: the whole file ("file"), cut at blank lines ("paragraph"), or by line ("line")
 // .parquet, .arrow, .feather, .ipc  tables (Arrow files and streams)
 // .gz, .zst of all but tables; a byte order mark and CRLF line ends are accepted everywhere
@@ -68,6 +67,7 @@ class RowFiles {
     std::string table_hash;
   };
   void add_file(const std::string& path, const RowFileOptions& options);
+  void refuse_unused(const std::string& path, const RowFileOptions& options) const;
   void add_row(int64_t begin, int64_t end);
   void cut_lines(std::string_view text, size_t start);
   void cut_values(std::string_view text, size_t start);

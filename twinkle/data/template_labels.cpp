@@ -7,10 +7,8 @@
 #include "twinkle/core/error.h"
 
 namespace twinkle {
-namespace {
 
-// Segments of the loop over the messages that wrote most; none where a message has no turn in it.
-std::vector<std::optional<TextSpan>> segments_of(const Rendered& rendered, size_t messages) {
+std::vector<std::optional<TextSpan>> message_spans(const Rendered& rendered, size_t messages) {
   std::map<int64_t, int64_t> written;
   for (const MessageSpan& span : rendered.messages) written[span.loop] += span.span.end - span.span.begin;
   std::vector<std::optional<TextSpan>> out(messages);
@@ -24,6 +22,8 @@ std::vector<std::optional<TextSpan>> segments_of(const Rendered& rendered, size_
   }
   return out;
 }
+
+namespace {
 
 Json first_messages(const Json& messages, size_t count) {
   Json out = Json::array();
@@ -47,7 +47,7 @@ class RoundFinder {
               const ChatRenderOptions& options, const Rendered& rendered)
       : chat_(chat), messages_(messages), tools_(tools), options_(options), rendered_(rendered) {
     options_.add_generation_prompt = false;
-    segments_ = segments_of(rendered, messages.size());
+    segments_ = message_spans(rendered, messages.size());
   }
 
   TurnSpan find(size_t i) {
@@ -102,7 +102,7 @@ class RoundFinder {
 
   static int64_t loop_end(const Rendered& rendered, size_t messages) {
     int64_t end = 0;
-    for (const auto& segment : segments_of(rendered, messages)) {
+    for (const auto& segment : message_spans(rendered, messages)) {
       if (segment) end = std::max(end, segment->end);
     }
     return end;
@@ -115,7 +115,7 @@ class RoundFinder {
     if (text().starts_with(out.text) && static_cast<int64_t>(out.text.size()) >= turn.begin) {
       return static_cast<int64_t>(out.text.size());
     }
-    const auto alone = segments_of(out, i + 1)[i];
+    const auto alone = message_spans(out, i + 1)[i];
     if (!alone) return turn.end;
     const std::string_view body =
         text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
@@ -203,7 +203,7 @@ std::vector<TurnSpan> generation_spans(const Json& messages, const Rendered& ren
   for (size_t i = 0; i < messages.size(); ++i) {
     if (is_assistant(messages[i])) assistants.push_back(static_cast<int64_t>(i));
   }
-  const auto segments = segments_of(rendered, messages.size());
+  const auto segments = message_spans(rendered, messages.size());
   std::vector<TurnSpan> out;
   for (size_t k = 0; k < rendered.generation.size(); ++k) {
     const TextSpan span = rendered.generation[k];

@@ -1,6 +1,7 @@
 // Which bytes of a rendered conversation the model is trained to write. Pure functions over a chat template.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct TurnSpan {
   bool whole_tokens =
       true;  // only tokens that lie inside; false: also those that reach in at the front or end
 };
+
+/// What each message wrote in the loop over messages that wrote most; none where a message has no turn in it.
+std::vector<std::optional<TextSpan>> message_spans(const Rendered& rendered, size_t messages);
 
 /// The spans of all assistant messages, ascending. With generation blocks: what those wrote. Otherwise a turn
 /// reaches from the end of the prompt that the model would be given for it to its end in `rendered`, which is

@@ -101,7 +101,8 @@ void check_run_fits(const ParsedArgs& args, PlanInput in, std::span<const InputF
     for (std::ptrdiff_t i = 0; i < batch; ++i) all += lengths[static_cast<size_t>(i)];
   } else {  // full bins
     for (const int64_t length : lengths) all += length;
-    all = std::min(all, args.get_int("batch_size") * args.get_int("max_length"));
+    const int64_t context = in.config.max_position, asked = args.get_int("max_length");
+    all = std::min(all, args.get_int("batch_size") * (context > 0 ? std::min(asked, context) : asked));
   }
   const int64_t budget = args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass")
                                                          : TransformersModelOptions().micro_batch_tokens;

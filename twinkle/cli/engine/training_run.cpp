@@ -247,13 +247,15 @@ void Run::check_same_rows(const Json& manifest) const {
   // What a position counts: rows, their rounds or windows, or bins.
   std::vector<std::pair<std::string, Json>> counted = {{"packing", "none"}, {"split_rounds", false}};
   if (args_.get_string("packing") != "none" || args_.get_string("truncation_strategy") == "split") {
-    counted.insert(counted.end(), {{"truncation_strategy", "raise"}, {"max_length", args_.get("max_length")}});
+    counted.insert(counted.end(),
+                   {{"truncation_strategy", "raise"}, {"max_length", args_.get("max_length")}});
   }
   for (const auto& [name, usual] : counted) {
     const Json was = options.value(name, usual);
     if (was == args_.get(name)) continue;
-    throw conflict("[checkpoint] '" + path + "' counted its samples with " + name + " " + was.dump() + ", this run has " +
-                   args_.get(name).dump() + "; give the same, or --ignore-data-skip to begin the data again");
+    throw conflict("[checkpoint] '" + path + "' counted its samples with " + name + " " + was.dump() +
+                   ", this run has " + args_.get(name).dump() +
+                   "; give the same, or --ignore-data-skip to begin the data again");
   }
   const auto hash = recorded.data_hashes.find(options.value("dataset_id", ""));
   if (hash == recorded.data_hashes.end() || hash->second == dataset_hash_) return;

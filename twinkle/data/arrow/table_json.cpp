@@ -3,31 +3,10 @@
 #include <cmath>
 
 #include "twinkle/core/error.h"
+#include "twinkle/text/unicode.h"
 
 namespace twinkle {
 namespace {
-
-bool is_utf8(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  for (size_t at = 0; at < text.size();) {
-    const unsigned lead = byte(at);
-    size_t length = lead < 0x80u                     ? 1
-                    : lead >= 0xC2u && lead <= 0xDFu ? 2
-                    : lead >= 0xE0u && lead <= 0xEFu ? 3
-                    : lead >= 0xF0u && lead <= 0xF4u ? 4
-                                                     : 0;
-    if (length == 0) return false;
-    for (size_t i = 1; i < length; ++i) {
-      if ((byte(at + i) & 0xC0u) != 0x80u) return false;
-    }
-    if (lead == 0xE0u && byte(at + 1) < 0xA0u) return false;
-    if (lead == 0xEDu && byte(at + 1) > 0x9Fu) return false;
-    if (lead == 0xF0u && byte(at + 1) < 0x90u) return false;
-    if (lead == 0xF4u && byte(at + 1) > 0x8Fu) return false;
-    at += length;
-  }
-  return true;
-}
 
 std::string base64(std::string_view bytes) {
   static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -42,7 +21,7 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
-Json text_of(std::string_view bytes) { return is_utf8(bytes) ? std::string(bytes) : base64(bytes); }
+Json text_of(std::string_view bytes) { return unicode::is_valid(bytes) ? std::string(bytes) : base64(bytes); }
 
 template <class T>
 Json number(const arrow::Array& array, int64_t index) {
