@@ -59,7 +59,8 @@ double bytes_of_step(const CausalLM& model, double positions) {
     if (p.name == "model.embed_tokens.weight" && !model.config().tie_word_embeddings) continue;
     bytes += static_cast<double>(p.matrix.storage().nbytes());
   }
-  return bytes + positions * static_cast<double>(CausalLM::kv_block_bytes(model.config())) / KvBlocks::kTokens;
+  return bytes +
+         positions * static_cast<double>(CausalLM::kv_block_bytes(model.config())) / KvBlocks::kTokens;
 }
 
 }  // namespace
@@ -83,14 +84,14 @@ int main(int argc, char** argv) try {
   const auto model = CausalLM::load(argv[1], load);
   SampleEngine engine(*model, nullptr, {.prefix_cache = false, .own_thread = false});
   for (int64_t a = 0; a < adapters; ++a) {
-    std::shared_ptr<Adapter> adapter = Adapter::create(
-        *model, LoraConfig{.r = rank,
-                           .lora_alpha = 32,
-                           .target_modules = {"all-linear"},
-                           .target_is_pattern = true,
-                           .seed = static_cast<uint64_t>(a)});
+    std::shared_ptr<Adapter> adapter = Adapter::create(*model, LoraConfig{.r = rank,
+                                                                          .lora_alpha = 32,
+                                                                          .target_modules = {"all-linear"},
+                                                                          .target_is_pattern = true,
+                                                                          .seed = static_cast<uint64_t>(a)});
     for (auto& m : adapter->modules())
-      fill_normal(m.slot.b_Nr.mutable_data_ptr<float>(), m.slot.b_Nr.numel(), static_cast<uint64_t>(a), 0.01f);
+      fill_normal(m.slot.b_Nr.mutable_data_ptr<float>(), m.slot.b_Nr.numel(), static_cast<uint64_t>(a),
+                  0.01f);
     engine.add_version(std::to_string(a), std::shared_ptr<const Adapter>(adapter));
   }
   std::vector<SampleRequest> requests;
@@ -98,15 +99,17 @@ int main(int argc, char** argv) try {
   int64_t prompt_tokens = 0, tokens = 0;
   for (std::string line; std::getline(in, line);) {
     const Json row = parse_json(line, argv[2]);
-    SampleRequest r{.prompt = row.at("prompt").get<std::vector<int32_t>>(),
-                    .params = {.max_tokens = row.at("max_tokens").get<int64_t>(), .temperature = 0, .ignore_eos = true}};
+    SampleRequest r{
+        .prompt = row.at("prompt").get<std::vector<int32_t>>(),
+        .params = {.max_tokens = row.at("max_tokens").get<int64_t>(), .temperature = 0, .ignore_eos = true}};
     const auto adapter = row.value("adapter", int64_t{-1});
     if (adapter >= 0) r.version = std::to_string(adapter);
     prompt_tokens += static_cast<int64_t>(r.prompt.size());
     tokens += r.params.max_tokens;
     requests.push_back(std::move(r));
   }
-  generate(engine, {{.prompt = {1, 2, 3}, .params = {.max_tokens = 4, .temperature = 0, .ignore_eos = true}}});
+  generate(engine,
+           {{.prompt = {1, 2, 3}, .params = {.max_tokens = 4, .temperature = 0, .ignore_eos = true}}});
   auto start = Clock::now();
   generate(engine, requests);
   const double seconds = seconds_since(start);
@@ -117,14 +120,16 @@ int main(int argc, char** argv) try {
   {
     std::vector<int32_t> prompt(static_cast<size_t>(length));
     std::iota(prompt.begin(), prompt.end(), 100);
-    const auto job = engine.submit({.prompt = prompt, .params = {.max_tokens = decode + 1, .temperature = 0, .ignore_eos = true}});
+    const auto job = engine.submit(
+        {.prompt = prompt, .params = {.max_tokens = decode + 1, .temperature = 0, .ignore_eos = true}});
     engine.step();  // the prompt and the first token
     start = Clock::now();
     while (engine.step()) {
     }
     decode_seconds = seconds_since(start);
   }
-  const double step_bytes = bytes_of_step(*model, static_cast<double>(length) + static_cast<double>(decode) / 2);
+  const double step_bytes =
+      bytes_of_step(*model, static_cast<double>(length) + static_cast<double>(decode) / 2);
   const double read = measure_read_gbs();
   const double rate = step_bytes * static_cast<double>(decode) / decode_seconds / 1e9;
   const Json out = {{"program", "twinkle"},

@@ -1,5 +1,5 @@
-// Greedy answers are those of transformers' generate(), in fp32; those of an adapter trained here are left for
-// check_greedy.py, which asks PEFT.
+// Greedy answers are those of transformers' generate(), in fp32; those of an adapter trained here are left
+// for check_greedy.py, which asks PEFT.
 #include <fstream>
 
 #include "tests/parity/reference_case.h"
@@ -40,7 +40,8 @@ TEST(GreedyParity, LeavesAnswersOfATrainedAdapterForPeft) {
   const fs::path ours = references() / "ours" / "smollm2_135m";
   const auto model = CausalLM::load(kModel, {.dtype = "fp32"});
   SampleEngine engine(*model, nullptr, {.kv_blocks = 40, .own_thread = false});
-  engine.add_version("ours", std::shared_ptr<const Adapter>(Adapter::load(*model, (ours / "adapter").string())));
+  engine.add_version("ours",
+                     std::shared_ptr<const Adapter>(Adapter::load(*model, (ours / "adapter").string())));
   Json rows = read_json_file((references() / "greedy" / "greedy.json").string());
   rows.erase(rows.begin() + 8, rows.end());
   const auto results = generate(engine, requests_of(rows, "ours"));

@@ -66,6 +66,12 @@ TEST(Engine, RequestsWithoutSeedDiffer) {
   const SamplingParams params{.max_tokens = 16, .ignore_eos = true};
   const auto one = ask(engine, request({1, 2, 3}, params)), two = ask(engine, request({1, 2, 3}, params));
   EXPECT_NE(one.sequences[0].tokens, two.sequences[0].tokens);
+  // What others ask does not change a tenant's draws.
+  SampleEngine again(*tiny.model, tiny.tokenizer, kByHand);
+  auto other = request({9}, params);
+  other.tenant = "other";
+  again.submit(other);
+  EXPECT_EQ(ask(again, request({1, 2, 3}, params)).sequences[0].tokens, one.sequences[0].tokens);
 }
 
 TEST(Engine, EndsAtTokensStringsAndLengths) {
@@ -290,6 +296,12 @@ TEST(Engine, RemovedWeightsAnswerWhatTheyAcceptedOrEndIt) {
                [&] { ended->wait(); });
   run_all(engine);
   EXPECT_EQ(base->wait().sequences[0].tokens.size(), 60u);
+
+  engine.add_version("v1", adapter);
+  const auto unseen = engine.submit(request(prompt, params, "v1"));  // no pass has run since
+  engine.remove_version("v1", true);
+  expect_error(ErrorKind::kNotFound, "[sample] the weights 'v1' were removed meanwhile",
+               [&] { unseen->wait(); });
   expect_nothing_held(engine);
 }
 
@@ -376,6 +388,9 @@ TEST(Engine, GivesTextByPieces) {
       generate(engine, {requests[0]}, [&](size_t, size_t, const std::string&) { return ++pieces < 3; });
   EXPECT_EQ(pieces, 3);
   EXPECT_EQ(ended[0].sequences[0].stop_reason, "stop");
+  EXPECT_THROW(generate(engine, {requests[0]}, [](size_t, size_t, const std::string&) -> bool { throw 7; }),
+               int);
+  EXPECT_EQ(engine.stats().running, 0) << "a callback's exception ends the request";
   requests[1].prompt.clear();
   expect_error(ErrorKind::kInvalidArgument, "[sample] request 1: the prompt has no tokens",
                [&] { generate(engine, requests); });

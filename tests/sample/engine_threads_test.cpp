@@ -13,7 +13,8 @@ TEST(EngineThreads, TenThousandQueuedRequestsAreAnswered) {
   SampleEngine engine(*tiny.model, tiny.tokenizer, {.kv_blocks = 300, .max_tokens_per_pass = 1024});
   std::vector<std::shared_ptr<SampleJob>> jobs;
   for (uint64_t i = 0; i < 10000; ++i) {
-    jobs.push_back(engine.submit(request({static_cast<int32_t>(i % 256), 7}, {.max_tokens = 2, .seed = i, .ignore_eos = true})));
+    jobs.push_back(engine.submit(
+        request({static_cast<int32_t>(i % 256), 7}, {.max_tokens = 2, .seed = i, .ignore_eos = true})));
   }
   for (size_t i = 0; i < jobs.size(); i += 3) jobs[i]->cancel();
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -46,9 +47,11 @@ TEST(EngineThreads, ClientsCancelAndWeightsComeAndGo) {
       CounterRng rng(static_cast<uint64_t>(c) + 40);
       for (int i = 0; i < 30; ++i) {
         try {
-          SampleRequest r = i % 3 == 0 ? asked
-                                       : request(random_tokens(1 + static_cast<int64_t>(rng.next_below(100)), rng.next_u64()),
-                                                 {.max_tokens = 30, .num_samples = 2}, i % 3 == 1 ? "comes" : "");
+          SampleRequest r =
+              i % 3 == 0
+                  ? asked
+                  : request(random_tokens(1 + static_cast<int64_t>(rng.next_below(100)), rng.next_u64()),
+                            {.max_tokens = 30, .num_samples = 2}, i % 3 == 1 ? "comes" : "");
           r.tenant = std::to_string(c);
           const auto job = engine.submit(r);
           if (i % 5 == 4) job->cancel();

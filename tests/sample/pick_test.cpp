@@ -64,7 +64,7 @@ TEST(Pick, NucleusOfAWideVocabularyEqualsTheSortedOne) {
   }
 }
 
-// The scores of SAMP-08: logits 3, 2, 1 have log-probabilities -0.407606, -1.407606, -2.407606; cut at 0.9
+// Logits 3, 2, 1 have log-probabilities -0.407606, -1.407606, -2.407606; cut at 0.9
 // the first two are left with -0.313262 and -1.313262.
 TEST(Pick, GivesTheLogprobOfWhatItDrewFrom) {
   const std::vector<float> logits = {3, 2, 1};
@@ -121,6 +121,14 @@ TEST(Pick, BiasAndBansApplyBeforeTheDraw) {
 TEST(Pick, TinyTemperaturesTakeTheLikeliestAndHugeOnesAreUniform) {
   for (const double t : {5e-324, 1e-310, 1e-30}) expect_distribution({.temperature = t}, {0, 1, 0, 0, 0});
   expect_distribution({.temperature = 1e300}, {0.2, 0.2, 0.2, 0.2, 0.2});
+  // Extreme penalties and biases leave numbers.
+  const std::vector<int32_t> all = {0, 1, 2, 3, 4};
+  for (const SamplingParams& p : {SamplingParams{.repetition_penalty = 1e-308, .logit_bias = {{1, 1e308}}},
+                                  SamplingParams{.repetition_penalty = 1e308, .logit_bias = {{1, -1e308}}}}) {
+    double sum = 0;
+    for (const double x : sampling_distribution(kLogits, p, {.history = all})) sum += x;
+    EXPECT_NEAR(sum, 1.0, 1e-12);
+  }
   const std::vector<float> tie = {1, 7, 7, 0};
   EXPECT_EQ(pick_token(tie, {.temperature = 0}, {}).id, 1);
   EXPECT_EQ(pick_token(tie, {.top_k = 1, .seed = 3}, {}).id, 1);

@@ -18,7 +18,8 @@ Trajectory says(const std::string& text) {
 
 // A model in training over the tiny one, with its tokenizer on disk.
 struct Trainer {
-  Trainer() : folder(std::filesystem::temp_directory_path() / ("twinkle-samplers-" + std::to_string(getpid()))) {
+  Trainer()
+      : folder(std::filesystem::temp_directory_path() / ("twinkle-samplers-" + std::to_string(getpid()))) {
     write_tiny_model(folder.string());
     model = std::make_unique<TransformersModel>(std::move(tiny.model), folder.string());
     model->set_template();
@@ -127,6 +128,9 @@ TEST(Samplers, StreamTextSleepAndWake) {
     });
     EXPECT_EQ(text, whole.sequences[0].text);
     EXPECT_EQ(streamed.sequences[0].tokens, whole.sequences[0].tokens);
+    EXPECT_THROW(sampler->sample_stream(asked, kParams, [](const std::string&) -> bool { throw 7; }), int);
+    sampler->engine().between_passes([] {});
+    EXPECT_EQ(sampler->engine().stats().running, 0) << "a callback's exception ends the request";
     sampler->sleep();
     EXPECT_THROW(sampler->sample(asked, kParams), Error);
     sampler->wake_up();
@@ -157,6 +161,9 @@ TEST(Samplers, NameWhatIsWrong) {
                [&] { sampler.sample(prompts, kParams); });
   EXPECT_THROW(sampler.sample_stream(prompts, kParams, [](const std::string&) { return true; }), Error);
   EXPECT_THROW(sampler.sleep(3), Error);
+  expect_error(ErrorKind::kInvalidArgument,
+               "[sample] adapter_name, adapter_version and adapter_path exclude each other; give one",
+               [&] { sampler.sample(prompts, kParams, {.adapter_name = "a", .adapter_version = "a@1"}); });
 }
 
 }  // namespace

@@ -106,7 +106,8 @@ std::vector<std::string> wrapped(std::string_view text, size_t width) {
 std::string columns_text(const std::vector<std::pair<std::string, std::string>>& columns, int width) {
   constexpr size_t kGap = 3, kLeast = 16;
   const size_t n = columns.size();
-  const size_t share = std::max(kLeast, (static_cast<size_t>(width) + kGap) / std::max<size_t>(n, 1) - kGap);
+  const size_t with_gap = (static_cast<size_t>(width) + kGap) / std::max<size_t>(n, 1);
+  const size_t share = std::max(kLeast + kGap, with_gap) - kGap;
   std::vector<std::vector<std::string>> cells;
   size_t height = 0;
   for (const auto& [title, text] : columns) {

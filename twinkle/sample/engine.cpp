@@ -24,8 +24,10 @@ int64_t context_of(const ModelConfig& config) {
   return config.max_position;
 }
 
-int64_t choose_blocks(const ModelConfig& config, const EngineOptions& o) {
+int64_t choose_blocks(const ModelConfig& config, const EngineOptions& o, bool on_cpu) {
   const int64_t bytes = CausalLM::kv_block_bytes(config);
+  if (o.kv_blocks > 0 && o.kv_cache_mb > 0)
+    throw invalid_argument("[sample] kv_blocks and kv_cache_mb exclude each other; give one");
   if (o.kv_blocks > 0) return std::min(o.kv_blocks, kMostBlocks);
   if (o.kv_cache_mb > 0) {
     const int64_t blocks = (o.kv_cache_mb << 20) / bytes;
@@ -35,6 +37,7 @@ int64_t choose_blocks(const ModelConfig& config, const EngineOptions& o) {
     }
     return std::min(blocks, kMostBlocks);
   }
+  if (!on_cpu) return std::max(int64_t{1}, (int64_t{1} << 30) / bytes);
   const int64_t useful = 2 * o.max_running * blocks_for(context_of(config));
   return std::clamp(available_memory_bytes() * 3 / 10 / bytes, int64_t{1}, std::min(useful, kMostBlocks));
 }
@@ -48,6 +51,7 @@ EngineOptions checked(EngineOptions o) {
   };
   from("kv_blocks", o.kv_blocks, 0);
   from("kv_cache_mb", o.kv_cache_mb, 0);
+  o.kv_cache_mb = std::min(o.kv_cache_mb, int64_t{1} << 40);  // of megabytes; more is more than there is
   from("max_tokens_per_pass", o.max_tokens_per_pass, 1);
   from("max_running", o.max_running, 1);
   from("max_queued", o.max_queued, 1);
@@ -69,7 +73,7 @@ EngineState::EngineState(CausalLM& model, std::shared_ptr<const Tokenizer> token
       tokenizer(std::move(tokenizer)),
       options(checked(options)),
       context(context_of(model.config())),
-      num_blocks(choose_blocks(model.config(), this->options)),
+      num_blocks(choose_blocks(model.config(), this->options, model.device().is_cpu())),
       blocks(num_blocks),
       kv(model.make_kv_storage(num_blocks)),
       arena(model.device()) {
@@ -159,7 +163,7 @@ std::shared_ptr<SampleJob> EngineState::submit(SampleRequest request) {
     throw exhausted(place + std::to_string(queued) + " answers wait already, at most " +
                     std::to_string(options.max_queued) + " may; ask again later");
   }
-  const uint64_t seed = params.seed ? *params.seed : mix_key(options.seed, ++next_request);
+  const uint64_t seed = params.seed ? *params.seed : next_seed(job->request_.tenant);
   for (int64_t i = 0; i < answers; ++i) {
     auto answer = std::make_shared<Answer>(
         Answer{.job = job, .index = static_cast<size_t>(i), .version = version, .text = {tokenizer, stops}});
@@ -178,6 +182,11 @@ std::shared_ptr<SampleJob> EngineState::submit(SampleRequest request) {
   arrived.push_back(job);
   wake.notify_one();
   return job;
+}
+
+uint64_t EngineState::next_seed(const std::string& tenant) {
+  // By tenant, so that what others ask does not change a tenant's draws.
+  return mix_key(mix_key(options.seed, hash_name(tenant)), ++requests_of_tenant[tenant]);
 }
 
 void EngineState::loop() {
@@ -225,6 +234,7 @@ void EngineState::between_passes(const std::function<void()>& fn) {
   }
   if (finished.valid()) return finished.get();
   std::lock_guard pass(pass_mutex);
+  take_orders();
   fn();
 }
 
@@ -298,6 +308,8 @@ void SampleEngine::remove_version(const std::string& name, bool end_requests) {
   between_passes([&] {
     EngineState& s = *state_;
     version->gone = true;
+    s.bound.clear();  // a binding keeps its weights alive
+    s.binding = {};
     s.blocks.forget_version(version->id);
     if (!end_requests) return;
     std::vector<std::shared_ptr<SampleJob>> jobs;
@@ -353,6 +365,8 @@ void SampleEngine::sleep() {
     }
     s.forget_computed();
     s.kv = {};
+    s.bound.clear();
+    s.binding = {};
     s.arena.release({});
     s.arena.trim();
   });

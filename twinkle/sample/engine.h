@@ -22,21 +22,21 @@ namespace twinkle {
 
 struct EngineOptions {
   int64_t kv_blocks = 0;              // blocks of 64 positions; 0: by kv_cache_mb
-  int64_t kv_cache_mb = 0;            // 0: 30 % of the memory that is available now
+  int64_t kv_cache_mb = 0;            // 0: 30 % of the memory that is available now (1 GB on a device)
   int64_t max_tokens_per_pass = 512;  // new tokens of one pass; a long prompt takes several
   int64_t max_running = 256;          // answers that grow at the same time, at most max_tokens_per_pass
   int64_t max_queued = 16384;         // answers that wait; more are refused
   bool prefix_cache = true;
   bool own_thread = true;  // false: passes run in step()
-  uint64_t seed = 42;      // of requests without one
+  uint64_t seed = 42;      // of requests without one: each gets its own, by tenant and order
 };
 
 struct EngineStats {
   KvBlocks::Counters blocks;
   int64_t waiting = 0, running = 0;  // answers
   int64_t passes = 0, preemptions = 0;
-  int64_t prompt_tokens = 0, sampled_tokens = 0;  // computed (a token computed again counts again), drawn
-  int64_t most_rows = 0, most_versions = 0;       // of one pass
+  int64_t computed_tokens = 0, sampled_tokens = 0;  // a token computed again counts again
+  int64_t most_rows = 0, most_versions = 0;         // of one pass
 };
 
 class SampleEngine {
@@ -62,7 +62,9 @@ class SampleEngine {
 
   /// Runs one pass; false when there is nothing to do. Only without own_thread.
   bool step();
-  /// Runs `fn` where no pass runs and waits for it; its exception comes out here.
+  /// Runs `fn` where no pass runs and waits for it; its exception comes out here. `fn` must not call the
+  /// engine: this, and whatever changes it between passes (remove_version, update_base, sleep, stats ...),
+  /// would wait for itself.
   void between_passes(const std::function<void()>& fn);
   /// The same for a change of the model's own weights: running answers go on with the new ones, their prompt
   /// and what they said so far computed again, and nothing cached from the old ones is used.

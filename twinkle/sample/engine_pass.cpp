@@ -132,7 +132,7 @@ void EngineState::run_group(std::vector<Item>& items) {
   }
   const at::Tensor hidden_TK = model.forward_paged(arena, kv, rows, lora_for(counts_of_item));
   ++counts.passes;
-  counts.prompt_tokens += total;
+  counts.computed_tokens += total;
   counts.most_rows = std::max(counts.most_rows, total);
   score_prompts(items, hidden_TK);
   draw(items, hidden_TK);

@@ -58,6 +58,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
 
   // ---- engine.cpp: what other threads reach
   std::shared_ptr<SampleJob> submit(SampleRequest request);
+  uint64_t next_seed(const std::string& tenant);
   void loop();
   bool step();
   void between_passes(const std::function<void()>& fn);
@@ -111,7 +112,8 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   std::mutex mutex;
   std::condition_variable wake;
   std::map<std::string, std::shared_ptr<EngineVersion>> versions;
-  uint64_t next_version = 1, next_request = 0;
+  uint64_t next_version = 1;
+  std::map<std::string, uint64_t> requests_of_tenant;  // without a seed
   std::vector<std::shared_ptr<SampleJob>> arrived;
   std::vector<std::shared_ptr<SampleJob>> cancelled;
   std::deque<std::packaged_task<void()>> commands;

@@ -17,6 +17,15 @@ Error naming(const Error& e, size_t index) {
 std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleRequest> requests,
                                    const OnText& on_text) {
   std::vector<std::shared_ptr<SampleJob>> jobs;
+  struct CancelAtTheEnd {  // whatever ends this, on_text's exceptions too
+    SampleEngine& engine;
+    std::vector<std::shared_ptr<SampleJob>>& jobs;
+    ~CancelAtTheEnd() {
+      for (const auto& job : jobs) job->cancel();
+      while (engine.step()) {
+      }
+    }
+  } cancel{engine, jobs};
   std::vector<bool> ended(requests.size(), false);  // by on_text
   std::vector<SampleResult> out;
   const auto read_pieces = [&] {
@@ -38,9 +47,6 @@ std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleReque
     read_pieces();
     for (at = 0; at < jobs.size(); ++at) out.push_back(jobs[at]->wait());
   } catch (const Error& e) {
-    for (const auto& job : jobs) job->cancel();
-    while (engine.step()) {
-    }
     throw requests.size() > 1 ? naming(e, at) : e;
   }
   for (size_t i = 0; i < out.size(); ++i) {

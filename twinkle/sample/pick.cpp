@@ -1,6 +1,7 @@
 #include "twinkle/sample/pick.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <unordered_map>
@@ -11,17 +12,12 @@
 namespace twinkle {
 namespace {
 
-struct Candidate {
-  int32_t id;
-  double p;  // relative to the likeliest token's
-};
-
-bool likelier(const Candidate& a, const Candidate& b) { return a.p != b.p ? a.p > b.p : a.id < b.id; }
-
 // The vocabulary is walked for every token: memory is kept from draw to draw.
 struct Scratch {
-  std::vector<double> scores;
-  std::vector<Candidate> kept;
+  std::vector<double> scores;  // logits after bias, bans and penalties
+  std::vector<double> p;       // relative to the likeliest token's; 0: never drawn
+  std::vector<double> blocks;  // sums of p over kBlock tokens each
+  std::vector<uint8_t> levels;
 };
 
 Scratch& scratch() {
@@ -30,6 +26,7 @@ Scratch& scratch() {
 }
 
 constexpr size_t kLanes = 16;  // so that the compiler uses vectors
+constexpr size_t kBlock = 256, kLevels = 256;
 
 void check_logits(std::span<const float> logits) {
   int32_t bad[kLanes] = {};
@@ -65,6 +62,9 @@ bool changes_logits(const SamplingParams& p, const PickPlace& place, size_t voca
          !place.not_yet.empty() || (place.drawable >= 0 && static_cast<size_t>(place.drawable) < vocab);
 }
 
+// What extreme biases and penalties give stays a number.
+double finite(double score) { return std::clamp(score, -1e300, 1e300); }
+
 void penalise(std::vector<double>& scores, const SamplingParams& params, const PickPlace& place) {
   const auto in_range = [&](int32_t id) { return id >= 0 && static_cast<size_t>(id) < scores.size(); };
   if (params.repetition_penalty != 1.0) {
@@ -72,7 +72,8 @@ void penalise(std::vector<double>& scores, const SamplingParams& params, const P
     for (const int32_t id : place.history) {
       if (!in_range(id) || !seen.emplace(id, true).second) continue;
       double& s = scores[static_cast<size_t>(id)];
-      s = s > 0 ? s / params.repetition_penalty : s * params.repetition_penalty;
+      if (s == -INFINITY) continue;  // forbidden
+      s = finite(s > 0 ? s / params.repetition_penalty : s * params.repetition_penalty);
     }
   }
   if (params.frequency_penalty == 0 && params.presence_penalty == 0) return;
@@ -90,7 +91,10 @@ double adjusted(std::span<const float> logits, const SamplingParams& params, con
                 std::vector<double>& scores) {
   check_logits(logits);
   scores.assign(logits.begin(), logits.end());
-  for (const auto& [id, bias] : params.logit_bias) scores[static_cast<size_t>(id)] += bias;
+  for (const auto& [id, bias] : params.logit_bias) {
+    double& s = scores[static_cast<size_t>(id)];
+    if (s > -INFINITY) s = finite(s + bias);
+  }
   if (!params.allowed_token_ids.empty()) {
     std::vector<std::pair<size_t, double>> allowed;
     for (const int32_t id : params.allowed_token_ids)
@@ -117,46 +121,111 @@ int32_t greedy(const std::vector<double>& scores, double top) {
   return static_cast<int32_t>(std::find(scores.begin(), scores.end(), top) - scores.begin());
 }
 
-// Orders `kept` so far that its first elements, likeliest first, reach `wanted`; cuts the rest off and
-// returns what they sum to.
-double cut_nucleus(std::vector<Candidate>& kept, double wanted) {
-  double reached = 0;
-  size_t begin = 0;
-  for (size_t step = 64; begin < kept.size(); step *= 8) {
-    const size_t end = std::min(kept.size(), begin + step);
-    const auto first = kept.begin() + static_cast<ptrdiff_t>(begin),
-               last = kept.begin() + static_cast<ptrdiff_t>(end);
-    if (end < kept.size()) std::nth_element(first, last, kept.end(), likelier);
-    std::sort(first, last, likelier);
-    for (; begin < end; ++begin) {
-      if (begin > 0 && reached >= wanted) {
-        kept.resize(begin);
-        return reached;
-      }
-      reached += kept[begin].p;
-    }
-  }
-  return reached;
+// exp(x) for x <= 0 within two units in the last place (range reduction by Cody and Waite, Taylor); 0 below
+// -700. Written so that a loop over it becomes vector code.
+inline double exp_below(double x) {
+  constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
+  const double shifted = x * 1.4426950408889634 + kMagic, n = shifted - kMagic;
+  const double r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;
+  double y = 1.0 / 6227020800.0;
+  y = y * r + 1.0 / 479001600.0;
+  y = y * r + 1.0 / 39916800.0;
+  y = y * r + 1.0 / 3628800.0;
+  y = y * r + 1.0 / 362880.0;
+  y = y * r + 1.0 / 40320.0;
+  y = y * r + 1.0 / 5040.0;
+  y = y * r + 1.0 / 720.0;
+  y = y * r + 1.0 / 120.0;
+  y = y * r + 1.0 / 24.0;
+  y = y * r + 1.0 / 6.0;
+  y = y * r + 0.5;
+  y = y * r + 1.0;
+  y = y * r + 1.0;
+  const double scaled =
+      std::bit_cast<double>(std::bit_cast<uint64_t>(y) + (std::bit_cast<uint64_t>(shifted) << 52));
+  return x > -700.0 ? scaled : 0.0;
 }
 
-// The candidates that survive the cut-offs and the sum of their p. The order of the sum is part of the
-// result: by likelihood when a nucleus was cut, by id otherwise.
-double survivors(const std::vector<double>& scores, double top, const SamplingParams& params,
-                 std::vector<Candidate>& kept) {
-  kept.clear();
-  for (size_t i = 0; i < scores.size(); ++i) {
-    // The difference first: a denormal temperature then gives 0 or -inf, never NaN.
-    const double p = std::exp((scores[i] - top) / params.temperature);
-    if (p > 0 && p >= params.min_p) kept.push_back({static_cast<int32_t>(i), p});
+// p of every token. The difference comes first: a denormal temperature then gives 0 or -inf, never NaN.
+void probabilities(const std::vector<double>& scores, double top, double temperature,
+                   std::vector<double>& p) {
+  p.resize(scores.size());
+  size_t i = 0;
+  for (; i + kLanes <= scores.size(); i += kLanes) {
+    for (size_t k = 0; k < kLanes; ++k) p[i + k] = exp_below((scores[i + k] - top) / temperature);
   }
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < kept.size()) {
-    std::nth_element(kept.begin(), kept.begin() + params.top_k, kept.end(), likelier);
-    kept.resize(static_cast<size_t>(params.top_k));
-    std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  }
+  for (; i < scores.size(); ++i) p[i] = exp_below((scores[i] - top) / temperature);
+}
+
+// The sum of p, by blocks: each in order of ids, then over blocks.
+double sum_by_blocks(const std::vector<double>& p, std::vector<double>& blocks) {
+  blocks.clear();
   double total = 0;
-  for (const auto& c : kept) total += c.p;
-  return params.top_p < 1.0 ? cut_nucleus(kept, params.top_p * total) : total;
+  for (size_t begin = 0; begin < p.size(); begin += kBlock) {
+    double lanes[4] = {};
+    const size_t end = std::min(p.size(), begin + kBlock);
+    for (size_t i = begin; i < end; ++i) lanes[i % 4] += p[i];
+    blocks.push_back((lanes[0] + lanes[1]) + (lanes[2] + lanes[3]));
+    total += blocks.back();
+  }
+  return total;
+}
+
+// How far down a token is, in steps that keep the order of p: by the exponent and two bits of the mantissa.
+uint8_t level_of(double p) {
+  constexpr uint64_t kOne = uint64_t{1023} << 2;
+  const uint64_t key = std::bit_cast<uint64_t>(p) >> 50;
+  return static_cast<uint8_t>(std::min<uint64_t>(kOne - std::min(kOne, key), kLevels - 1));
+}
+
+// Keeps the likeliest tokens, ties by id, until `enough`(their number, their sum) says so. Only the level
+// where that happens is ordered.
+template <class Enough>
+void keep_likeliest(Scratch& s, Enough enough) {
+  int64_t counts[kLevels] = {};
+  double sums[kLevels] = {};
+  s.levels.resize(s.p.size());
+  for (size_t i = 0; i < s.p.size(); ++i) {
+    const uint8_t level = s.levels[i] = level_of(s.p[i]);
+    counts[level] += s.p[i] > 0;
+    sums[level] += s.p[i];
+  }
+  int64_t count = 0;
+  double sum = 0;
+  size_t level = 0;
+  while (level < kLevels && !enough(count + counts[level], sum + sums[level])) {
+    count += counts[level];
+    sum += sums[level++];
+  }
+  if (level == kLevels) return;                 // all of them
+  std::vector<std::pair<double, size_t>> here;  // likeliest first, then the lowest id
+  for (size_t i = 0; i < s.p.size(); ++i) {
+    if (s.levels[i] == level && s.p[i] > 0) here.emplace_back(-s.p[i], i);
+  }
+  std::sort(here.begin(), here.end());
+  size_t kept = 0;
+  while (kept < here.size() && !enough(count, sum)) {
+    ++count;
+    sum -= here[kept++].first;
+  }
+  for (size_t i = kept; i < here.size(); ++i) s.p[here[i].second] = 0;
+  for (size_t i = 0; i < s.p.size(); ++i) s.p[i] = s.levels[i] > level ? 0 : s.p[i];
+}
+
+// Sets p of what does not survive the cut-offs to 0; returns the sum of the rest.
+double cut(Scratch& s, double top, const SamplingParams& params) {
+  probabilities(s.scores, top, params.temperature, s.p);
+  if (params.min_p > 0) {
+    for (double& p : s.p) p = p < params.min_p ? 0 : p;
+  }
+  if (params.top_k > 0) keep_likeliest(s, [&](int64_t count, double) { return count >= params.top_k; });
+  double total = sum_by_blocks(s.p, s.blocks);
+  if (params.top_p < 1.0) {
+    const double wanted = params.top_p * total;
+    keep_likeliest(s, [&](int64_t count, double sum) { return count > 0 && sum >= wanted; });
+    total = sum_by_blocks(s.p, s.blocks);
+  }
+  return total;
 }
 
 }  // namespace
@@ -166,21 +235,32 @@ Picked pick_token(std::span<const float> logits_V, const SamplingParams& params,
     check_logits(logits_V);
     const float most = largest(logits_V);
     if (most > -INFINITY)
-      return {static_cast<int32_t>(std::find(logits_V.begin(), logits_V.end(), most) - logits_V.begin()), 0.0};
+      return {static_cast<int32_t>(std::find(logits_V.begin(), logits_V.end(), most) - logits_V.begin()),
+              0.0};
   }
   Scratch& s = scratch();
   const double top = adjusted(logits_V, params, place, s.scores);
   if (params.temperature == 0) return {greedy(s.scores, top), 0.0};
-  const double total = survivors(s.scores, top, params, s.kept);
+  const double total = cut(s, top, params);
   const auto position = place.history.size() - static_cast<size_t>(place.prompt_tokens);
   const auto words = philox4x32(place.seed, position, place.stream);
   const double wanted = uniform_double(words[0], words[1]) * total;
   double reached = 0;
-  for (const auto& c : s.kept) {
-    reached += c.p;
-    if (wanted < reached) return {c.id, std::log(c.p / total)};
+  size_t block = 0;
+  while (block + 1 < s.blocks.size() && reached + s.blocks[block] <= wanted) reached += s.blocks[block++];
+  // The last token with a probability stands in where rounding left the sum short.
+  size_t chosen = 0;
+  for (size_t i = block * kBlock; i < std::min(s.p.size(), (block + 1) * kBlock); ++i) {
+    if (s.p[i] == 0) continue;
+    chosen = i;
+    reached += s.p[i];
+    if (wanted < reached) break;
   }
-  return {s.kept.back().id, std::log(s.kept.back().p / total)};  // the sum fell short by rounding
+  if (s.p[chosen] == 0) {  // the last block is empty
+    chosen = s.p.size() - 1;
+    while (s.p[chosen] == 0) --chosen;
+  }
+  return {static_cast<int32_t>(chosen), std::log(s.p[chosen] / total)};
 }
 
 std::vector<double> sampling_distribution(std::span<const float> logits_V, const SamplingParams& params,
@@ -192,8 +272,8 @@ std::vector<double> sampling_distribution(std::span<const float> logits_V, const
     out[static_cast<size_t>(greedy(s.scores, top))] = 1.0;
     return out;
   }
-  const double total = survivors(s.scores, top, params, s.kept);
-  for (const auto& c : s.kept) out[static_cast<size_t>(c.id)] = c.p / total;
+  const double total = cut(s, top, params);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = s.p[i] / total;
   return out;
 }
 

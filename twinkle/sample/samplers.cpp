@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "twinkle/core/error.h"
-#include "twinkle/sample/generate.h"
 
 namespace twinkle {
 namespace {
@@ -101,15 +100,15 @@ Sampler::~Sampler() = default;
 void Sampler::start(CausalLM& model, const Json& engine_args, bool own_thread) {
   const Options o = check_options(engine_arg_specs(), engine_args, "engine_args");
   for (const int64_t id : model.config().eos_token_ids) end_ids_.push_back(static_cast<int32_t>(id));
-  engine_ = std::make_unique<SampleEngine>(
-      model, tokenizer_,
-      EngineOptions{.kv_cache_mb = o.get_int("kv_cache_memory_mb"),
-                    .max_tokens_per_pass = o.get_int("max_num_batched_tokens"),
-                    .max_running = o.get_int("max_num_seqs"),
-                    .max_queued = o.get_int("max_num_queued"),
-                    .prefix_cache = o.get_bool("enable_prefix_caching"),
-                    .own_thread = own_thread,
-                    .seed = static_cast<uint64_t>(o.get_int("seed"))});
+  engine_ =
+      std::make_unique<SampleEngine>(model, tokenizer_,
+                                     EngineOptions{.kv_cache_mb = o.get_int("kv_cache_memory_mb"),
+                                                   .max_tokens_per_pass = o.get_int("max_num_batched_tokens"),
+                                                   .max_running = o.get_int("max_num_seqs"),
+                                                   .max_queued = o.get_int("max_num_queued"),
+                                                   .prefix_cache = o.get_bool("enable_prefix_caching"),
+                                                   .own_thread = own_thread,
+                                                   .seed = static_cast<uint64_t>(o.get_int("seed"))});
 }
 
 void Sampler::set_template(const std::string& name, const TemplateOptions& options) {
@@ -141,14 +140,20 @@ std::string Sampler::decode_response(std::span<const int32_t> ids) const {
 
 // ---------------------------------------------------------------- asking
 
-std::string Sampler::version_of(const SampleArgs& args) {
+void Sampler::check_args(const SampleArgs& args) {
+  const int named = !args.adapter_name.empty() + !args.adapter_version.empty() + !args.adapter_path.empty();
+  if (named > 1 && !args.use_base_model) {
+    throw invalid_argument(
+        "[sample] adapter_name, adapter_version and adapter_path exclude each other; give one");
+  }
+}
+
+std::string Sampler::version_of(const SampleArgs& args) const {
   if (args.use_base_model) return "";
   if (!args.adapter_version.empty()) return args.adapter_version;
   if (args.adapter_name.empty()) return "";
-  std::lock_guard lock(mutex_);
   const auto found = names_.find(args.adapter_name);
-  if (found == names_.end())
-    throw not_found("[sample] there is no adapter '" + args.adapter_name + "'");
+  if (found == names_.end()) throw not_found("[sample] there is no adapter '" + args.adapter_name + "'");
   return found->second.back();
 }
 
@@ -160,17 +165,20 @@ std::vector<SampleRequest> Sampler::requests_of(const SampleInputs& inputs, cons
   } else {
     for (const auto& t : std::get<std::vector<Trajectory>>(inputs)) prompts.push_back(encode_trajectory(t));
   }
-  const std::string version = version_of(args);
   std::vector<SampleRequest> out;
   std::lock_guard lock(mutex_);
   for (auto& prompt : prompts) {
-    out.push_back({.prompt = std::move(prompt),
-                   .params = params,
-                   .version = version,
-                   .tenant = args.tenant,
-                   .end_ids = end_ids_});
+    out.push_back(
+        {.prompt = std::move(prompt), .params = params, .tenant = args.tenant, .end_ids = end_ids_});
   }
   return out;
+}
+
+std::shared_ptr<SampleJob> Sampler::submit(SampleRequest request, const SampleArgs& args) {
+  // Under the lock the name means a version that the engine still has: newer weights come before or after.
+  std::lock_guard lock(mutex_);
+  request.version = version_of(args);
+  return engine_->submit(std::move(request));
 }
 
 SampleResponse Sampler::response_of(SampleResult result, std::vector<int32_t> prompt) const {
@@ -191,6 +199,7 @@ SampleResponse Sampler::response_of(SampleResult result, std::vector<int32_t> pr
 
 std::vector<SampleResponse> Sampler::sample(const SampleInputs& inputs, const SamplingParams& params,
                                             const SampleArgs& args) {
+  check_args(args);
   SampleArgs used = args;
   if (!args.adapter_path.empty() && !args.use_base_model) {
     used.adapter_path.clear();
@@ -215,11 +224,10 @@ std::vector<SampleResponse> Sampler::sample(const SampleInputs& inputs, const Sa
   std::vector<SampleResponse> out;
   size_t at = 0;
   try {
-    for (at = 0; at < requests.size(); ++at) jobs.push_back(engine_->submit(requests[at]));
+    for (at = 0; at < requests.size(); ++at) jobs.push_back(submit(requests[at], used));
     while (!own_thread_ && engine_->step()) {
     }
-    for (at = 0; at < jobs.size(); ++at)
-      out.push_back(response_of(jobs[at]->wait(), requests[at].prompt));
+    for (at = 0; at < jobs.size(); ++at) out.push_back(response_of(jobs[at]->wait(), requests[at].prompt));
   } catch (const Error& e) {
     for (const auto& job : jobs) job->cancel();
     while (!own_thread_ && engine_->step()) {
@@ -237,23 +245,30 @@ SampleResponse Sampler::sample_stream(const SampleInputs& input, const SamplingP
                            std::to_string(count_of(input)) + " inputs and num_samples " +
                            std::to_string(params.num_samples));
   }
+  check_args(args);
   if (!args.adapter_path.empty())
     throw invalid_argument("[sample] a stream takes adapters by name; see add_adapter_to_sampler()");
   std::unique_lock turn(turn_, std::defer_lock);
   if (!own_thread_) turn.lock();
   SampleRequest request = requests_of(input, params, args).front();
   const std::vector<int32_t> prompt = request.prompt;
-  if (!own_thread_) {
-    return response_of(generate(*engine_, {std::move(request)},
-                                [&](size_t, size_t, const std::string& piece) { return on_delta(piece); })
-                           .front(),
-                       prompt);
-  }
   request.pieces = true;
-  const auto job = engine_->submit(std::move(request));
+  const auto job = submit(std::move(request), args);
+  struct CancelAtTheEnd {  // also when on_delta throws
+    Sampler& sampler;
+    SampleJob& job;
+    ~CancelAtTheEnd() {
+      job.cancel();
+      while (!sampler.own_thread_ && sampler.engine_->step()) {
+      }
+    }
+  } cancel{*this, *job};
   bool ended = false;
-  while (const auto piece = job->next()) {
-    if (ended || piece->text.empty() || on_delta(piece->text)) continue;
+  for (;;) {
+    if (!own_thread_ && !job->done()) engine_->step();
+    const auto piece = own_thread_ ? job->next() : job->poll();
+    if (!piece && (own_thread_ || job->done())) break;
+    if (!piece || ended || piece->text.empty() || on_delta(piece->text)) continue;
     ended = true;
     job->cancel();
   }

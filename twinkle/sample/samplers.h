@@ -33,7 +33,7 @@ using SampleInputs = std::variant<std::vector<Trajectory>, std::vector<InputFeat
 struct SampleArgs {
   std::string adapter_name;     // its newest version; "": the base model
   std::string adapter_version;  // that very version, as a response names it
-  std::string adapter_path;     // a PEFT folder, loaded for this call
+  std::string adapter_path;     // a PEFT folder, loaded for this call; give one of the three
   bool use_base_model = false;  // whatever the others say
   std::string tenant;
 };
@@ -98,7 +98,9 @@ class Sampler {
   std::string add(const std::string& name, const std::function<void(const std::string& version)>& to_engine);
   std::vector<SampleRequest> requests_of(const SampleInputs& inputs, const SamplingParams& params,
                                          const SampleArgs& args);
-  std::string version_of(const SampleArgs& args);
+  static void check_args(const SampleArgs& args);
+  std::string version_of(const SampleArgs& args) const;
+  std::shared_ptr<SampleJob> submit(SampleRequest request, const SampleArgs& args);
   SampleResponse response_of(SampleResult result, std::vector<int32_t> prompt) const;
   const Template& the_template() const;
 
@@ -109,7 +111,7 @@ class Sampler {
   std::unique_ptr<SampleEngine> engine_;
   bool own_thread_;
 
-  mutable std::mutex mutex_;  // guards the rest
+  mutable std::mutex mutex_;                               // guards the rest
   std::map<std::string, std::vector<std::string>> names_;  // versions of each name, the newest last
   int64_t next_version_ = 1, keep_ = 0;
   std::mutex turn_;  // one call at a time without a thread
