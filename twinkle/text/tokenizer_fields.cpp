@@ -49,11 +49,6 @@ bool Fields::boolean(std::string_view key) {
 
 bool Fields::boolean_or(std::string_view key, bool fallback) { return has(key) ? boolean(key) : fallback; }
 
-std::optional<bool> Fields::maybe_boolean(std::string_view key) {
-  if (!has(key)) return std::nullopt;
-  return boolean(key);
-}
-
 int64_t integer_value(const Json& value, int64_t low, int64_t high, const std::string& path) {
   if (!value.is_number_integer()) throw invalid_argument(path + ": needs a whole number" + got(value));
   const bool too_big = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);

@@ -28,7 +28,6 @@ class Fields {
   std::string string_or(std::string_view key, std::string fallback);
   bool boolean(std::string_view key);
   bool boolean_or(std::string_view key, bool fallback);
-  std::optional<bool> maybe_boolean(std::string_view key);
   int64_t integer(std::string_view key, int64_t low, int64_t high);
   int64_t integer_or(std::string_view key, int64_t low, int64_t high, int64_t fallback);
   char32_t character(std::string_view key);
