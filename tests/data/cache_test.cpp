@@ -27,6 +27,8 @@ class CacheTest : public DataFolderTest {
     }
     EXPECT_EQ(plain.feature_rows(), cached.feature_rows());
     EXPECT_EQ(plain.dropped().size(), cached.dropped().size());
+    for (size_t i = 0; i < std::min(plain.dropped().size(), cached.dropped().size()); ++i)
+      EXPECT_EQ(plain.dropped()[i].reason, cached.dropped()[i].reason);
     for (const auto& note : cached.notes()) {
       if (note.starts_with("encoded rows taken")) return true;
     }

@@ -126,6 +126,17 @@ TEST_F(MixTest, CheckDropsWhatCannotBeEncoded) {
   EXPECT_EQ(data.dropped()[0].reason, "row 2: expected a string in 'response', got number 5");
   EXPECT_EQ(data.dropped()[1].reason, "row 3: no token of it is trained on (every label is masked)");
   EXPECT_EQ(data.dropped()[2].row, 3);
+  // A source of which nothing is left stops the check before any other is changed.
+  Dataset two = numbers(2, 1);
+  two.map_parts(
+      [](const Row& row) -> std::vector<Part> {
+        if (row.at("query") != "a0") throw invalid_argument("no");
+        return {{"", {.messages = {{{"role", "assistant"}, {"content", "ab"}}}}}};
+      },
+      0);
+  two.map_parts([](const Row&) -> std::vector<Part> { throw invalid_argument("never"); }, 1);
+  EXPECT_THROW(two.check(ByteTemplate()), Error);
+  EXPECT_EQ(two.size(), 3);
 }
 
 TEST_F(MixTest, GeneratorsAndIds) {

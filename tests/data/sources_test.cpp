@@ -99,6 +99,10 @@ TEST_F(SourcesTest, PatternsAndMixedColumns) {
   write("p/b.jsonl", "{\"m\":3}\n");
   EXPECT_EQ(rows_of({in_dir("p/a*")}), (std::vector<Json>{{{"n", 1}}, {{"n", "2"}}}));
   EXPECT_EQ(rows_of({in_dir("p/[ab]*")}).size(), 3u);
+  EXPECT_EQ(error_of([&] { Dataset({.dataset_id = in_dir("p/b.jsonl"), .columns = {"x"}}); }),
+            "[dataset] 'p/b.jsonl': names of columns are for .csv and .tsv files");
+  EXPECT_EQ(error_of([&] { Dataset({.dataset_id = in_dir("p/b.jsonl"), .text_split = "line"}); }),
+            "[dataset] 'p/b.jsonl': text_split is for .txt files");
   EXPECT_EQ(error_of([&] { Dataset({in_dir("p/z*.csv")}); }), "[dataset] no file matches 'p/z*.csv'");
   // Columns may differ from row to row, and in type.
   EXPECT_EQ(rows_of({write("mixed.jsonl", "{\"a\":1}\n{\"a\":\"x\",\"b\":[1]}\n")}),

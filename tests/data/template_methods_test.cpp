@@ -73,6 +73,12 @@ TEST(LossScale, LastRoundAndAll) {
   const InputFeature f = all->encode(row).at(0);
   EXPECT_EQ(f.num_trained(), static_cast<int64_t>(f.input_ids.size()) - 1);
   EXPECT_TRUE(f.weights.empty());
+  // So does that of a message of the user, where it is trained on at all.
+  Trajectory left = row;
+  left.messages[0]["loss"] = false;
+  EXPECT_EQ(with_weight(*all, left, 1)[0],
+            "<|im_start|>assistant\nalpha<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\nbeta<|im_end|>\n"
+            "<|im_start|>tool\nresult<|im_end|>\n<|im_start|>assistant\ngamma<|im_end|>\n");
   // A message's own weight counts within it.
   Trajectory half = row;
   half.messages[1]["weight"] = 0.5;
