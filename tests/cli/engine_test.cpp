@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/cli/run_program.h"
+#include "tests/tiny_model.h"
 #include "twinkle/cli/command.h"
 #include "twinkle/core/json.h"
 
@@ -49,6 +50,30 @@ TEST(Engine, DoctorMeasuresThisMachine) {
   for (const char* rate : {"fma_gflops", "product_gflops", "copy_gbs"})
     EXPECT_GT(got.at(rate).get<double>(), 0.1) << rate;
   EXPECT_GT(got.at("memory_bytes").get<int64_t>(), got.at("available_memory_bytes").get<int64_t>());
+}
+
+TEST(Engine, BenchMeasuresManyTenants) {
+  const std::string dir = [] {
+    std::string path = "/tmp/twinkle-bench-XXXXXX";
+    return std::string(::mkdtemp(path.data()));
+  }();
+  test::write_tiny_model(dir);
+  const test::Ran ran =
+      test::run_program("twinkle", {"bench", "tenants", "--model-id", dir, "--init", "random", "--tenants",
+                                    "3", "--tokens-each", "4,9", "--ranks", "2,5", "--rounds", "1",
+                                    "--memory-tenants", "2", "--json"});
+  std::filesystem::remove_all(dir);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json got = Json::parse(ran.out);
+  EXPECT_EQ(got.at("tenants"), 3);
+  EXPECT_EQ(got.at("ranks"), Json({2, 5, 2}));
+  ASSERT_EQ(got.at("sizes").size(), 2U);
+  EXPECT_EQ(got.at("sizes")[1].at("tokens_each"), 9);
+  for (const char* way : {"together", "one_tenant", "one_after_another"})
+    EXPECT_GT(got.at("sizes")[0].at(way).at("step_tokens_per_s").get<double>(), 0.0) << way;
+  EXPECT_EQ(got.at("memory").at("tenants"), 2);
+  // Rank 16 on the seven linears of two layers, with weights and two moments; gradients are freed.
+  EXPECT_EQ(got.at("memory").at("bytes_of_an_adapter"), 16 * 2 * (64 + 48 + 48 + 64 + 80 + 80 + 80) * 4 * 3);
 }
 
 }  // namespace

@@ -74,8 +74,9 @@ TEST(Commands, EveryHelpFitsAndEveryDefaultIsLegal) {
       EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument) << spec->name << ": " << e.what();
     }
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"sft", "pt", "sample", "score", "merge", "export", "plan",
-                                             "replay", "tokenize", "render", "inspect", "list", "doctor"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"sft", "pt", "sample", "score", "merge", "export", "plan", "replay",
+                                      "tokenize", "render", "inspect", "list", "doctor", "bench"}));
 }
 
 // Names and defaults of upstream's argument groups, by its documentation.

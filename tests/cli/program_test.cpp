@@ -45,7 +45,8 @@ TEST(Program, MistakesAreTheUsersAndGoToStandardError) {
       {{"sfft"}, "error: [twinkle] unknown command 'sfft' (did you mean 'sft'?)\n"},
       {{"help", "sampel"}, "error: [twinkle] unknown command 'sampel' (did you mean 'sample'?)\n"},
       {{"--bogus"},
-       "error: [twinkle] unknown command '--bogus' (known: doctor, export, inspect, list, merge, plan, pt, "
+       "error: [twinkle] unknown command '--bogus' (known: bench, doctor, export, inspect, list, merge, "
+       "plan, pt, "
        "render, replay, "
        "sample, score, sft, tokenize)\n"},
       {{"sft", "--lerning-rate", "1"},

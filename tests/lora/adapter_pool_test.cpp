@@ -6,8 +6,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "twinkle/core/error.h"
 
@@ -146,7 +148,8 @@ TEST_F(Pool, BringsSeveralInTogetherOrSaysWhyNot) {
   pool.use(both);
   EXPECT_EQ(pool.num_resident(), 2);
   const std::vector<std::string> all = {"a", "b", "c"};
-  EXPECT_HAS(message_of([&] { pool.use(all); }, ErrorKind::kExhausted), "3 adapters are needed together, 2 fit");
+  EXPECT_HAS(message_of([&] { pool.use(all); }, ErrorKind::kExhausted),
+             "3 adapters are needed together, 2 fit");
 }
 
 TEST_F(Pool, RefusesWhatIsNotAllowedAndKeepsNothing) {
@@ -242,6 +245,39 @@ TEST_F(Pool, VersionThatNobodyHoldsIsGone) {
   EXPECT_EQ(place, adapter->values().const_data_ptr());
   EXPECT_GT(pool.snapshot("a")->version, version);
   EXPECT_HAS(message_of([&] { pool.snapshot_of(12345); }, ErrorKind::kNotFound), "12345");
+}
+
+TEST_F(Pool, OtherThreadsReadSnapshotsWhileWeightsChange) {
+  AdapterPool pool = make(1);
+  const auto adapter = pool.create("a", config_of(4));
+  pool.create("b", config_of(4));
+  std::atomic<int64_t> version = pool.snapshot("a")->version;
+  std::shared_ptr<const AdapterSnapshot> held = pool.snapshot("a");
+  std::atomic<bool> stop = false;
+  std::atomic<int64_t> reads = 0;
+  std::thread reader([&] {
+    while (!stop) {
+      try {
+        const auto snapshot = pool.snapshot_of(version);
+        // Every element of a version has the same value.
+        const float* b = snapshot->modules[0].slot.b_Nr.const_data_ptr<float>();
+        for (int64_t i = 1; i < snapshot->modules[0].slot.b_Nr.numel(); ++i) ASSERT_EQ(b[i], b[0]);
+        ++reads;
+      } catch (const Error& e) {
+        ASSERT_EQ(e.kind(), ErrorKind::kNotFound);
+      }
+    }
+  });
+  for (int step = 0; step < 200 || reads < 10; ++step) {
+    pool.use("a");
+    pool.before_update("a");
+    adapter->modules()[0].slot.b_Nr.fill_(static_cast<float>(step));
+    held = pool.snapshot("a");
+    version = held->version;
+    if (step % 20 == 0) pool.use("b");  // a leaves; its snapshot stays
+  }
+  stop = true;
+  reader.join();
 }
 
 TEST_F(Pool, FoldersOfProcessesThatDiedAreRemoved) {

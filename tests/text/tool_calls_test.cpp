@@ -256,8 +256,7 @@ TEST(ToolCalls, TextFlowsWhileItCannotBeACall) {
 }
 
 TEST(ToolCalls, ReasoningIsTakenOffFirst) {
-  const auto parser = tool_call_parser("hermes_qwen");
-  const ToolCallParser& hermes = *parser;
+  const auto& hermes = *tool_call_parser("hermes_qwen");
   ParsedReply reply = parse_reply(hermes, "<think>\nmaybe <tool_call>\n</think>\n\nanswer");
   EXPECT_EQ(reply.reasoning, "maybe <tool_call>");
   EXPECT_EQ(reply.content, "answer");

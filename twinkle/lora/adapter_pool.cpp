@@ -133,6 +133,7 @@ void AdapterPool::check_config(const std::string& name, const LoraConfig& config
 }
 
 void AdapterPool::check_modules(const Adapter& adapter) const {
+  check_trainable(adapter);
   const bool all = listed(options_.target_modules, std::string(kAllLinear));
   const auto refuse = [](const std::string& module, const std::string& why) {
     return invalid_argument("[pool] target_modules: '" + module + "' " + why);
@@ -150,10 +151,6 @@ void AdapterPool::check_modules(const Adapter& adapter) const {
     closed(options_.attention, modules_of_parts(true, false, false), "attention");
     closed(options_.mlp, modules_of_parts(false, true, false), "MLP");
     closed(options_.unembedding, modules_of_parts(false, false, true), "unembedding");
-    if (last == "lm_head" && adapter.config().lora_dropout > 0) {
-      throw refuse(module.name,
-                   "can not be combined with lora_dropout; set lora_dropout to 0 or leave lm_head out");
-    }
   }
   for (const auto& [name, unused] : adapter.saved_modules()) {
     if (name == "lm_head" && !options_.unembedding) {

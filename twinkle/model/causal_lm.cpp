@@ -330,17 +330,15 @@ ops::PackedMatrix* CausalLM::Impl::head_grad(const nn::LoraBinding* lora) const 
   return weight == embedding ? &weight->tied_grad : &weight->matrix_grad;
 }
 
-void CausalLM::Impl::bind_head(State& state, const std::vector<int32_t>& rows) {
-  // Scored rows of each sequence, in reduction order, as ranges of [0, S).
-  state.score_order.clear();
-  for (const auto& range : state.pass.order) {
-    const auto begin = std::lower_bound(rows.begin(), rows.end(), range.begin) - rows.begin();
-    const auto end = std::lower_bound(rows.begin(), rows.end(), range.end) - rows.begin();
-    if (begin < end) state.score_order.push_back({begin, end});
+void CausalLM::Impl::bind_head(const nn::Pass& pass, const std::vector<int32_t>& rows, Scored& scored) const {
+  const auto place = [&](int64_t row) {
+    return std::lower_bound(rows.begin(), rows.end(), row) - rows.begin();
+  };
+  for (const auto& range : pass.order) {
+    const int64_t begin = place(range.begin), end = place(range.end);
+    if (begin < end) scored.order.push_back({begin, end});
   }
-  state.head_spans.clear();
-  state.head_lora = ops::LoraBatch{};
-  const auto lora = state.pass.module_lora(head_module);
+  const auto lora = pass.module_lora(head_module);
   if (!lora) return;
   if (lora->dropout) {
     throw invalid_argument(
@@ -348,63 +346,105 @@ void CausalLM::Impl::bind_head(State& state, const std::vector<int32_t>& rows) {
         "lm_head out of target_modules");
   }
   for (const auto& span : lora->batch.spans) {
-    const auto begin = std::lower_bound(rows.begin(), rows.end(), span.begin) - rows.begin();
-    const auto end = std::lower_bound(rows.begin(), rows.end(), span.end) - rows.begin();
-    if (begin < end) state.head_spans.push_back({begin, end, span.slot});
+    const int64_t begin = place(span.begin), end = place(span.end);
+    if (begin < end) scored.spans.push_back({begin, end, span.slot});
   }
-  state.head_lora.slots = lora->batch.slots;
-  state.head_lora.spans = state.head_spans;
+  scored.lora.slots = lora->batch.slots;
+  scored.lora.spans = scored.spans;
 }
 
 void CausalLM::score(const std::vector<int32_t>& rows, const std::vector<int32_t>& targets,
                      double inv_temperature, ops::HeadOutputs& out, const at::Tensor& known_dlogprob_S) {
+  ScorePart part{.rows = rows,
+                 .targets = targets,
+                 .inv_temperature = inv_temperature,
+                 .out = out,
+                 .known_dlogprob_S = known_dlogprob_S};
+  score(std::span(&part, 1));
+  out = part.out;
+}
+
+void CausalLM::score(std::span<ScorePart> parts) {
   Impl& m = *impl_;
   TW_CHECK(m.state != nullptr, "score() needs a forward() before it");
-  TW_CHECK(rows.size() == targets.size() && std::is_sorted(rows.begin(), rows.end()),
-           "rows ascend, one target each");
   Impl::State& state = *m.state;
-  const auto S = static_cast<int64_t>(rows.size());
-  const int64_t K = m.config.hidden_size;
-  state.rows = index_tensor(rows, m.device);
-  state.targets = index_tensor(targets, m.device);
-  state.inv_temperature = inv_temperature;
-  m.bind_head(state, rows);
-  state.scored_SK = m.arena->take({S, K});
-  at::index_select_out(state.scored_SK, state.hidden_TK, 0, state.rows);
-  const ops::LoraBatch* lora = state.head_spans.empty() ? nullptr : &state.head_lora;
-  if (lora != nullptr) {
-    state.low_SR = m.arena->take({S, lora->max_rank()});
-    ops::lora_shrink(state.scored_SK, *lora, state.low_SR);
-  }
-  const auto& head = m.head_matrix(state.pass.lora);
-  state.dscored_SK = at::Tensor();
-  if (known_dlogprob_S.defined() && state.options.for_backward) {
-    state.dscored_SK = m.arena->take({S, K});
-    ops::head_forward_backward(state.scored_SK, head, lora, state.low_SR, state.targets, inv_temperature,
-                               known_dlogprob_S, state.score_order, out, state.dscored_SK,
-                               m.head_grad(state.pass.lora));
-  } else {
-    ops::head_logprobs(state.scored_SK, head, lora, state.low_SR, state.targets, inv_temperature, out);
-    state.head_out = out;
+  state.scored.clear();
+  state.scored.reserve(parts.size());  // the adapters of a part point into it
+  for (ScorePart& part : parts) {
+    TW_CHECK(part.rows.size() == part.targets.size() && std::is_sorted(part.rows.begin(), part.rows.end()),
+             "rows ascend, one target each");
+    Impl::Scored& scored = state.scored.emplace_back();
+    const auto S = static_cast<int64_t>(part.rows.size());
+    scored.rows = index_tensor(part.rows, m.device);
+    scored.targets = index_tensor(part.targets, m.device);
+    scored.inv_temperature = part.inv_temperature;
+    scored.for_backward = part.for_backward && state.options.for_backward;
+    m.bind_head(state.pass, part.rows, scored);
+    scored.scored_SK = m.arena->take({S, m.config.hidden_size});
+    at::index_select_out(scored.scored_SK, state.hidden_TK, 0, scored.rows);
+    const ops::LoraBatch* lora = scored.adapters();
+    if (lora != nullptr) {
+      scored.low_SR = m.arena->take({S, lora->max_rank()});
+      ops::lora_shrink(scored.scored_SK, *lora, scored.low_SR);
+    }
+    const auto& head = m.head_matrix(state.pass.lora);
+    if (part.known_dlogprob_S.defined() && scored.for_backward) {
+      scored.dscored_SK = m.arena->take({S, m.config.hidden_size});
+      ops::head_forward_backward(scored.scored_SK, head, lora, scored.low_SR, scored.targets,
+                                 part.inv_temperature, part.known_dlogprob_S, scored.order, part.out,
+                                 scored.dscored_SK, m.head_grad(state.pass.lora));
+    } else {
+      ops::head_logprobs(scored.scored_SK, head, lora, scored.low_SR, scored.targets, part.inv_temperature,
+                         part.out);
+      scored.out = part.out;
+    }
   }
 }
 
 void CausalLM::backward(const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S) {
+  const ScoreGradient gradient{dlogprob_S, dentropy_S};
+  backward(std::span(&gradient, 1));
+}
+
+void CausalLM::backward(std::span<const ScoreGradient> gradients) {
   Impl& m = *impl_;
-  TW_CHECK(m.state != nullptr && m.state->options.for_backward && m.state->scored_SK.defined(),
+  TW_CHECK(m.state != nullptr && m.state->options.for_backward && !m.state->scored.empty(),
            "backward() needs forward(for_backward) and score() before it");
   Impl::State& state = *m.state;
-  if (!state.dscored_SK.defined()) {
-    state.dscored_SK = m.arena->take(state.scored_SK.sizes());
-    const ops::LoraBatch* lora = state.head_spans.empty() ? nullptr : &state.head_lora;
-    ops::head_backward(state.scored_SK, m.head_matrix(state.pass.lora), lora, state.low_SR, state.targets,
-                       state.inv_temperature, state.head_out, dlogprob_S, dentropy_S, state.score_order,
-                       state.dscored_SK, m.head_grad(state.pass.lora));
-  }
+  TW_CHECK(gradients.size() == state.scored.size(), "one gradient for each part");
   at::Tensor dhidden_TK = m.arena->take(state.hidden_TK.sizes());
   dhidden_TK.zero_();
-  dhidden_TK.index_copy_(0, state.rows.to(at::kLong), state.dscored_SK);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    Impl::Scored& scored = state.scored[i];
+    if (!scored.for_backward) continue;
+    if (!scored.dscored_SK.defined()) {
+      scored.dscored_SK = m.arena->take(scored.scored_SK.sizes());
+      ops::head_backward(scored.scored_SK, m.head_matrix(state.pass.lora), scored.adapters(), scored.low_SR,
+                         scored.targets, scored.inv_temperature, scored.out, gradients[i].dlogprob_S,
+                         gradients[i].dentropy_S, scored.order, scored.dscored_SK,
+                         m.head_grad(state.pass.lora));
+    }
+    dhidden_TK.index_copy_(0, scored.rows.to(at::kLong), scored.dscored_SK);
+  }
   m.backward_body(dhidden_TK);
+}
+
+void CausalLM::keep_rows(int64_t rows, const nn::LoraBinding* lora) {
+  Impl& m = *impl_;
+  TW_CHECK(m.state != nullptr && m.state->options.for_backward, "keep_rows() needs forward(for_backward)");
+  Impl::State& state = *m.state;
+  nn::Pass& pass = state.pass;
+  pass.lora = lora;
+  std::erase_if(pass.order, [&](const ops::RowRange& range) { return range.end > rows; });
+  std::erase_if(pass.attention,
+                [&](const ops::AttentionSequence& one) { return one.q_begin + one.q_len > rows; });
+  pass.row_position.resize(static_cast<size_t>(rows));
+  pass.row_sequence_key.resize(static_cast<size_t>(rows));
+  const auto cut = [&](at::Tensor& x) { x = x.narrow(0, 0, rows); };
+  for (at::Tensor* x : {&pass.rope_rows_T, &state.tokens, &state.last_TK, &state.rstd_T, &state.hidden_TK})
+    cut(*x);
+  for (at::Tensor& x : state.inputs) cut(x);
+  for (auto& saved : state.saved) saved.keep_rows(rows);
 }
 
 void CausalLM::backward_hidden(const at::Tensor& dhidden_TK) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,14 +58,31 @@ class CausalLM {
   /// Runs the body. Returns the final hidden states after the last norm, [T, hidden], in the arena; valid
   /// until finish(). Tokens out of range are invalid_argument naming sequence and position.
   at::Tensor forward(const PackedBatch& batch, const nn::LoraBinding* lora, const ForwardOptions& options);
-  /// Log-probabilities at `rows` (of hidden, ascending) for `targets`, one each; `out` says what is wanted,
-  /// see ops::HeadOutputs. `known_dlogprob_S`: coefficients known beforehand, computes the head's gradient in
-  /// the same walk.
+  /// Rows that go through the head together.
+  struct ScorePart {
+    std::vector<int32_t> rows;     // of hidden, ascending
+    std::vector<int32_t> targets;  // one each
+    double inv_temperature = 1.0;  // logits are multiplied by it
+    ops::HeadOutputs out;          // says what is wanted, see ops::HeadOutputs
+    at::Tensor known_dlogprob_S;   // coefficients known beforehand: the head's gradient in the same walk
+    bool for_backward = true;      // false: nothing flows back from these rows
+  };
+  /// Log-probabilities of all parts. No row is in two of them.
+  void score(std::span<ScorePart> parts);
+  /// One part that holds all scored rows.
   void score(const std::vector<int32_t>& rows, const std::vector<int32_t>& targets, double inv_temperature,
              ops::HeadOutputs& out, const at::Tensor& known_dlogprob_S = {});
-  /// Backward of the last forward and score: d(logprob) [S] (and entropy, may be undefined) down to the
-  /// gradients of adapters in the binding and of trainable weights, all `+=`. Call once after each forward
-  /// for backward. Not needed to pass dlogprob_S again when it was known beforehand.
+  /// What the loss says of one part: d(logprob) [S] (and entropy, may be undefined).
+  struct ScoreGradient {
+    at::Tensor dlogprob_S, dentropy_S;
+  };
+  /// Cuts the pass to its first `rows` rows (whole sequences) before a backward that is for those alone;
+  /// `lora` then binds them. Parts not for backward must lie outside, all others inside.
+  void keep_rows(int64_t rows, const nn::LoraBinding* lora);
+  /// Backward of the last forward and score down to the gradients of adapters in the binding and of trainable
+  /// weights, all `+=`. One gradient for each part of score() (not read for a part that is not for backward
+  /// or whose coefficients were known). Call once after each forward for backward.
+  void backward(std::span<const ScoreGradient> gradients);
   void backward(const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S = {});
   /// Backward from d(hidden) [T, hidden] (embedding heads).
   void backward_hidden(const at::Tensor& dhidden_TK);

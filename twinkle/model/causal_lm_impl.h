@@ -19,6 +19,17 @@ struct RotaryRows {
 };
 
 struct CausalLM::Impl {
+  /// Rows that went through the head together.
+  struct Scored {
+    at::Tensor rows, targets, scored_SK, low_SR, dscored_SK;
+    double inv_temperature = 1.0;
+    bool for_backward = true;
+    ops::HeadOutputs out;
+    std::vector<ops::RowRange> order;  // of each sequence's rows, as ranges of [0, S), in reduction order
+    std::vector<ops::LoraSpan> spans;
+    ops::LoraBatch lora;
+    const ops::LoraBatch* adapters() const { return spans.empty() ? nullptr : &lora; }
+  };
   /// What a pass keeps between forward, score and backward; its tensors lie in the arena.
   struct State {
     explicit State(nn::Arena& arena) : pass(arena) {}
@@ -28,12 +39,7 @@ struct CausalLM::Impl {
     std::vector<at::Tensor> inputs;              // of each layer
     std::vector<nn::DecoderLayer::Saved> saved;  // empty when recomputing
     at::Tensor last_TK, rstd_T, hidden_TK;
-    at::Tensor rows, targets, scored_SK, low_SR, dscored_SK;
-    double inv_temperature = 1.0;
-    ops::HeadOutputs head_out;
-    std::vector<ops::RowRange> score_order;
-    std::vector<ops::LoraSpan> head_spans;
-    ops::LoraBatch head_lora;
+    std::vector<Scored> scored;
   };
 
   ModelConfig config;
@@ -62,7 +68,7 @@ struct CausalLM::Impl {
   void embed_backward(nn::Pass& pass, const at::Tensor& tokens, const at::Tensor& dx_TK);
   const ops::PackedMatrix& head_matrix(const nn::LoraBinding* lora) const;
   ops::PackedMatrix* head_grad(const nn::LoraBinding* lora) const;
-  void bind_head(State& state, const std::vector<int32_t>& rows);
+  void bind_head(const nn::Pass& pass, const std::vector<int32_t>& rows, Scored& scored) const;
   void backward_body(const at::Tensor& dhidden_TK);
 };
 

@@ -33,6 +33,16 @@ void norm_weight_grad(Pass& pass, Parameter& weight, const at::Tensor& dy_TK, co
 
 }  // namespace
 
+void DecoderLayer::Saved::keep_rows(int64_t rows) {
+  const int64_t tokens = x_TK.size(0);
+  for (at::Tensor* x : {&x_TK,   &rstd1_T, &q_THD,  &k_TGD,    &v_TGD,   &q_raw_THD, &k_raw_TGD, &rstd_q,
+                        &rstd_k, &o_THD,   &lse_TH, &mid_TK,   &rstd2_T, &gate_TF,   &up_TF,     &low_q,
+                        &low_k,  &low_v,   &low_o,  &low_gate, &low_up,  &low_down}) {
+    // Norms over heads have a row for each head of a token.
+    if (x->defined()) *x = x->narrow(0, 0, x->size(0) / tokens * rows);
+  }
+}
+
 void DecoderLayer::norm_heads(Pass& pass, const Parameter& weight, at::Tensor& x_THD, at::Tensor* raw,
                               at::Tensor* rstd) const {
   const at::Tensor flat = x_THD.view({-1, config_.head_dim});

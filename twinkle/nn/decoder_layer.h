@@ -33,6 +33,9 @@ class DecoderLayer {
     at::Tensor x_TK, rstd1_T, q_THD, k_TGD, v_TGD, q_raw_THD, k_raw_TGD, rstd_q, rstd_k, o_THD, lse_TH,
         mid_TK, rstd2_T, gate_TF, up_TF;
     at::Tensor low_q, low_k, low_v, low_o, low_gate, low_up, low_down;
+
+    /// Cuts everything to the first `rows` tokens.
+    void keep_rows(int64_t rows);
   };
 
   /// out_TK (=) the layer's output for x_TK; may be x itself when nothing is kept, and undefined when only

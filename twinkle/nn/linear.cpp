@@ -16,7 +16,7 @@ void Linear::forward_low(Pass& pass, const at::Tensor& x_TK, at::Tensor& low_TR)
   }
   Scratch scratch(pass.arena);
   at::Tensor dropped_TK = pass.arena.take(x_TK.sizes());
-  pass.apply_dropout(module_, *lora, x_TK, dropped_TK);
+  pass.apply_dropout(module_, lora->batch.spans, x_TK, dropped_TK);
   ops::lora_shrink(dropped_TK, lora->batch, low_TR);
 }
 
@@ -47,15 +47,20 @@ void Linear::backward(Pass& pass, const at::Tensor& dy_TN, const at::Tensor& x_T
     return;
   }
   at::Tensor dropped_TK = pass.arena.take(x_TK.sizes());
-  pass.apply_dropout(module_, *lora, x_TK, dropped_TK);
+  pass.apply_dropout(module_, lora->batch.spans, x_TK, dropped_TK);
   ops::lora_weight_grad(dropped_TK, low_TR, dy_TN, dlow_TR, lora->batch);
   if (dx_TK == nullptr) return;
-  ops::linear_backward_input(dy_TN, weight_->matrix, nullptr, {}, *dx_TK, accumulate);
-  // The adapter's own gradient passes through the same mask.
+  // An adapter without dropout gets the bits it has in a pass of its own.
+  std::vector<ops::LoraSpan> plain, masked;
+  for (const auto& span : lora->batch.spans) (pass.drops(span.slot) ? masked : plain).push_back(span);
+  const ops::LoraBatch direct{plain, lora->batch.slots}, through_mask{masked, lora->batch.slots};
+  ops::linear_backward_input(dy_TN, weight_->matrix, plain.empty() ? nullptr : &direct, dlow_TR, *dx_TK,
+                             accumulate);
+  // The others' own gradient passes through the same mask as their input.
   dropped_TK.zero_();
-  ops::lora_backward_input(dlow_TR, lora->batch, dropped_TK);
-  pass.apply_dropout(module_, *lora, dropped_TK, dropped_TK);
-  for (const auto& span : lora->batch.spans) {
+  ops::lora_backward_input(dlow_TR, through_mask, dropped_TK);
+  pass.apply_dropout(module_, masked, dropped_TK, dropped_TK);
+  for (const auto& span : masked) {
     at::Tensor into = dx_TK->narrow(0, span.begin, span.end - span.begin);
     ops::add(into, dropped_TK.narrow(0, span.begin, span.end - span.begin), into);
   }

@@ -20,10 +20,7 @@ std::optional<Pass::ModuleLora> Pass::module_lora(int64_t module) const {
     if (out.own_spans.empty()) return std::nullopt;
     out.batch.spans = out.own_spans;  // a moved vector keeps its storage, so the view stays good
   }
-  for (const auto& span : out.batch.spans) {
-    const auto slot = static_cast<size_t>(span.slot);
-    out.dropout |= slot < lora->dropout.size() && lora->dropout[slot] > 0;
-  }
+  for (const auto& span : out.batch.spans) out.dropout |= drops(span.slot);
   return out;
 }
 
@@ -33,20 +30,24 @@ Parameter& Pass::norm(Parameter& own) const {
   return it == lora->replaced_norms.end() ? own : *it->second;
 }
 
-void Pass::apply_dropout(int64_t module, const ModuleLora& module_lora, const at::Tensor& x_TK,
+bool Pass::drops(int32_t slot) const {
+  const auto i = static_cast<size_t>(slot);
+  return i < lora->dropout.size() && lora->dropout[i] > 0;
+}
+
+void Pass::apply_dropout(int64_t module, std::span<const ops::LoraSpan> spans, const at::Tensor& x_TK,
                          at::Tensor& y_TK) const {
-  for (const auto& span : module_lora.batch.spans) {
-    const auto slot = static_cast<size_t>(span.slot);
+  for (const auto& span : spans) {
     const int64_t rows = span.end - span.begin;
     const at::Tensor x = x_TK.narrow(0, span.begin, rows);
     at::Tensor y = y_TK.narrow(0, span.begin, rows);
-    const double p = slot < lora->dropout.size() ? lora->dropout[slot] : 0.0;
-    if (p <= 0) {
+    if (!drops(span.slot)) {
       y.copy_(x);
       continue;
     }
+    const auto slot = static_cast<size_t>(span.slot);
     ops::dropout(
-        x, p, lora->dropout_seed[slot], static_cast<uint64_t>(module),
+        x, lora->dropout[slot], lora->dropout_seed[slot], static_cast<uint64_t>(module),
         std::span(row_sequence_key).subspan(static_cast<size_t>(span.begin), static_cast<size_t>(rows)),
         std::span(row_position).subspan(static_cast<size_t>(span.begin), static_cast<size_t>(rows)), y);
   }

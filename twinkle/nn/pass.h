@@ -34,8 +34,11 @@ struct Pass {
   std::optional<ModuleLora> module_lora(int64_t module) const;
   /// The norm weight to use: the model's own, or the copy that the binding puts in its place.
   Parameter& norm(Parameter& own) const;
+  /// Whether an adapter drops inputs in this pass.
+  bool drops(int32_t slot) const;
   /// y = x with each adapter's dropout applied to its rows (rows without adapter are left undefined).
-  void apply_dropout(int64_t module, const ModuleLora& lora, const at::Tensor& x_TK, at::Tensor& y_TK) const;
+  void apply_dropout(int64_t module, std::span<const ops::LoraSpan> spans, const at::Tensor& x_TK,
+                     at::Tensor& y_TK) const;
 };
 
 /// Releases what a scope took from the arena.

@@ -13,6 +13,12 @@
 
 namespace twinkle {
 
+namespace {
+
+int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+}  // namespace
+
 bool decays(std::string_view name) {
   std::string lower(name);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -24,16 +30,30 @@ void Optimizer::attach(const std::vector<TrainedTensor>& params) {
   for (const auto& param : params) names.push_back(param.name);
   if (!states_.empty()) {
     bool same = names == names_;
-    for (size_t i = 0; same && i < params.size(); ++i) {
-      same = states_[i].empty() || states_[i][0].sizes() == params[i].value.sizes();
-    }
+    for (size_t i = 0; same && i < params.size(); ++i) same = params[i].value.sizes() == shapes_[i];
     if (!same) throw conflict("[optimizer] " + name_ + " already holds state for other parameters");
     return;
   }
   names_ = std::move(names);
-  states_.resize(params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
-    for (size_t k = 0; k < slots().size(); ++k) states_[i].push_back(at::zeros_like(params[i].value));
+  for (const auto& param : params) shapes_.push_back(param.value.sizes().vec());
+  int64_t elements = 0;
+  for (const auto& param : params) elements += aligned(param.value.numel());
+  std::vector<at::Tensor> storage;
+  for (size_t k = 0; k < slots().size(); ++k)
+    storage.push_back(at::zeros({elements}, params.at(0).value.options()));
+  set_storage(std::move(storage));
+}
+
+void Optimizer::set_storage(std::vector<at::Tensor> storage) {
+  storage_ = std::move(storage);
+  states_.assign(names_.size(), {});
+  int64_t place = 0;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    int64_t elements = 1;
+    for (const int64_t size : shapes_[i]) elements *= size;
+    for (const at::Tensor& flat : storage_)
+      states_[i].push_back(flat.defined() ? flat.narrow(0, place, elements).view(shapes_[i]) : flat);
+    place += aligned(elements);
   }
 }
 

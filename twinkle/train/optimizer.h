@@ -57,6 +57,10 @@ class Optimizer {
     at::Tensor value;
   };
   std::vector<StateTensor> state() const;
+  /// The same as one flat tensor for each kind of state; empty before attach(). They may be taken away (set
+  /// undefined ones) and put back; in between the optimizer can not step.
+  const std::vector<at::Tensor>& storage() const { return storage_; }
+  void set_storage(std::vector<at::Tensor> storage);
   /// Replaces state and step count; names and sizes must be those of state(). Names what differs.
   void load_state(const std::vector<StateTensor>& state, int64_t steps_taken);
   /// Bytes of state for each trained element (the memory planner asks).
@@ -76,7 +80,9 @@ class Optimizer {
   double lr_;
   int64_t steps_ = 0;
   std::vector<std::string> names_;               // of the attached parameters
-  std::vector<std::vector<at::Tensor>> states_;  // [parameter][slot]
+  std::vector<std::vector<int64_t>> shapes_;     // likewise
+  std::vector<at::Tensor> storage_;              // [slot] flat, each parameter on a 64-byte boundary
+  std::vector<std::vector<at::Tensor>> states_;  // [parameter][slot] views of it
 };
 
 /// Sum of squares of all gradients in fp64, in list order, each over fixed blocks: the bits depend on no

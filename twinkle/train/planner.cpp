@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <functional>
 #include <optional>
 
 #include "twinkle/core/error.h"
@@ -186,17 +187,46 @@ std::string MemoryPlan::to_text() const {
   return text;
 }
 
-PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check) {
+namespace {
+
+PlanInput input_of(const CausalLM& model, int64_t tokens) {
   PlanInput in;
   in.config = model.config();
   in.tokens = in.scored = tokens;
-  in.optimizer_bytes = group.optimizer().state_bytes_per_element();
   in.process_bytes = 1;  // what runs already is not asked for again
-  in.full = group.adapter() == nullptr;
   for (const auto& parameter : model.parameters()) {
     if (parameter.is_matrix())
       in.weight_bytes = static_cast<int64_t>(c10::elementSize(parameter.matrix.dtype()));
   }
+  return in;
+}
+
+// The first way that the policy allows and that fits. `there(items)`: bytes of the plan that are there
+// already.
+PassPlan first_that_fits(CausalLM& model, PlanInput in, Recompute policy, bool check,
+                         const std::string& advice, const std::function<int64_t(const MemoryPlan&)>& there) {
+  const int64_t available = available_memory_bytes();
+  MemoryPlan plan;
+  for (const bool recompute : {false, true}) {
+    if ((recompute && policy == Recompute::kNever) || (!recompute && policy == Recompute::kAlways)) continue;
+    in.recompute = recompute;
+    plan = plan_memory(in);
+    const int64_t needed = plan.peak_bytes - model.arena().reserved_bytes() - there(plan);
+    if (!check || needed <= available) return {recompute, plan.arena_bytes};
+  }
+  throw exhausted("[memory] training with passes of " + std::to_string(in.tokens) +
+                  " tokens does not fit: " + bytes_text(available) + " are available\n" + plan.to_text() +
+                  "Shorter sequences (max_length), a smaller micro_batch_tokens" +
+                  (policy == Recompute::kNever ? ", recomputation (gradient_checkpointing)" : "") + advice +
+                  " or more memory would help.");
+}
+
+}  // namespace
+
+PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check) {
+  PlanInput in = input_of(model, tokens);
+  in.optimizer_bytes = group.optimizer().state_bytes_per_element();
+  in.full = group.adapter() == nullptr;
   if (Adapter* adapter = group.adapter()) {
     in.lora_parameters = adapter->num_parameters();
     in.lora_dropout = adapter->config().lora_dropout > 0;
@@ -206,29 +236,34 @@ PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompu
     in.lora_modules_per_layer =
         std::min<int64_t>(7, (static_cast<int64_t>(adapter->modules().size()) + layers - 1) / layers);
   }
-  const int64_t available = available_memory_bytes();
-  MemoryPlan plan;
-  for (const bool recompute : {false, true}) {
-    if ((recompute && policy == Recompute::kNever) || (!recompute && policy == Recompute::kAlways)) continue;
-    in.recompute = recompute;
-    plan = plan_memory(in);
-    int64_t there = model.arena().reserved_bytes();
+  return first_that_fits(
+      model, in, policy, check, in.full ? ", LoRA instead of full training" : ", a smaller rank",
+      [&](const MemoryPlan& plan) {
+        int64_t there = 0;
+        for (const auto& item : plan.items) {
+          if (item.name == "frozen weights") there += item.bytes;
+          if (item.name == "weights (fp32)")
+            there += group.prepared() ? item.bytes : item.bytes / 4 * in.weight_bytes;
+          if (group.prepared() &&
+              (item.name.find("gradients") != std::string::npos || item.name == "optimizer state"))
+            there += item.bytes;
+        }
+        return there;
+      });
+}
+
+PassPlan plan_shared_passes(CausalLM& model, int64_t max_rank, int64_t tokens, Recompute policy, bool check) {
+  PlanInput in = input_of(model, tokens);
+  in.lora_rank = max_rank;
+  in.lora_modules_per_layer = 7;
+  in.lora_dropout = true;
+  return first_that_fits(model, in, policy, check, ", a smaller max_r", [](const MemoryPlan& plan) {
+    int64_t there = 0;
     for (const auto& item : plan.items) {
       if (item.name == "frozen weights") there += item.bytes;
-      if (item.name == "weights (fp32)")
-        there += group.prepared() ? item.bytes : item.bytes / 4 * in.weight_bytes;
-      if (group.prepared() &&
-          (item.name.find("gradients") != std::string::npos || item.name == "optimizer state"))
-        there += item.bytes;
     }
-    if (!check || plan.peak_bytes - there <= available) return {recompute, plan.arena_bytes};
-  }
-  throw exhausted("[memory] training with passes of " + std::to_string(tokens) +
-                  " tokens does not fit: " + bytes_text(available) + " are available\n" + plan.to_text() +
-                  "Shorter sequences (max_length), a smaller micro_batch_tokens" +
-                  (policy == Recompute::kNever ? ", recomputation (gradient_checkpointing)" : "") +
-                  (in.full ? ", LoRA instead of full training" : ", a smaller rank") +
-                  " or more memory would help.");
+    return there;
+  });
 }
 
 }  // namespace twinkle

@@ -66,5 +66,9 @@ struct PassPlan {
 /// Plans passes of up to `tokens` tokens. With `check`, `exhausted` with the whole plan when it would not fit
 /// in any way the policy allows. Nothing is allocated.
 PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check = true);
+/// Likewise for passes that adapters of up to `max_rank` on every module share; the adapters themselves are
+/// in memory already.
+PassPlan plan_shared_passes(CausalLM& model, int64_t max_rank, int64_t tokens, Recompute policy,
+                            bool check = true);
 
 }  // namespace twinkle

@@ -19,9 +19,13 @@ std::vector<std::vector<float>> lists(const at::Tensor& values_S, const std::vec
   return out;
 }
 
+void append(std::vector<double>& to, const std::vector<double>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
 }  // namespace
 
-TrainGroup::TrainGroup(SharedModel& shared, std::unique_ptr<Adapter> adapter)
+TrainGroup::TrainGroup(SharedModel& shared, std::shared_ptr<Adapter> adapter)
     : shared_(shared), adapter_(std::move(adapter)) {
   for (const char* name : {"LossMetric", "Accuracy", "TrainMetric"})
     train_metrics_.add(Registry<Metric>::create(name));
@@ -30,14 +34,14 @@ TrainGroup::TrainGroup(SharedModel& shared, std::unique_ptr<Adapter> adapter)
 
 TrainGroup::~TrainGroup() = default;
 
-std::unique_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFeature> features,
+std::shared_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFeature> features,
                                                         const ForwardArgs& args, bool training) {
   check_features(features, args.extras, shared_.model->config().vocab_size);
   if (!(args.temperature > 0) || !std::isfinite(args.temperature)) {
     throw invalid_argument("[forward] temperature must be > 0, got " + std::to_string(args.temperature));
   }
   if (training && args.disable_lora) throw invalid_argument("[forward] disable_lora is for forward_only");
-  auto call = std::make_unique<Call>();
+  auto call = std::make_shared<Call>();
   call->features.assign(features.begin(), features.end());
   call->args = args;
   call->training = training;
@@ -47,70 +51,41 @@ std::unique_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFea
   return call;
 }
 
-MicroBatch TrainGroup::micro_batch(const Call& call, size_t pass) const {
-  return make_micro_batch(call.features, call.args.extras, pass == 0 ? 0 : call.ends[pass - 1],
-                          call.ends[pass], call.first_order, passes_.packing);
+std::unique_ptr<TrainGroup::Piece> TrainGroup::piece_of(const Call& call, int64_t begin, int64_t end,
+                                                        bool for_backward) {
+  auto piece = std::make_unique<Piece>();
+  piece->micro =
+      make_micro_batch(call.features, call.args.extras, begin, end, call.first_order, passes_.packing);
+  piece->part = {.micro = &piece->micro,
+                 .adapter = call.args.disable_lora ? nullptr : adapter_.get(),
+                 .training = call.training,
+                 .backward = for_backward,
+                 .temperature = call.args.temperature,
+                 .want_entropy = loss().needs_entropy(),
+                 .want_argmax = (call.training ? train_metrics_ : eval_metrics_).needs_argmax()};
+  return piece;
 }
 
-// One pass up to the log-probabilities, in call order in `input`. Returns the most likely tokens if a metric
-// asked.
-at::Tensor TrainGroup::run_pass(const MicroBatch& micro, const Call& call, bool for_backward,
-                                const at::Tensor& known_S, LossInput& input) {
-  CausalLM& model = *shared_.model;
+// One piece in a pass of its own, up to the log-probabilities.
+void TrainGroup::run_piece(Piece& piece) {
   shared_.live = nullptr;
-  input = micro.input;
-  const auto S = static_cast<int64_t>(micro.rows.size());
-  const bool want_entropy = loss().needs_entropy();
-  const bool want_argmax = (call.training ? train_metrics_ : eval_metrics_).needs_argmax();
-  if (S == 0) {
-    model.finish();
-    input.logprob_S = at::empty({0}, at::kFloat);
-    if (want_entropy) input.entropy_S = at::empty({0}, at::kFloat);
-    return want_argmax ? at::empty({0}, at::kInt) : at::Tensor();
-  }
-  const nn::LoraBinding* lora = nullptr;
-  if (adapter_ && !call.args.disable_lora) {
-    binding_ = bind_adapter(model, *adapter_, micro.batch, call.training);
-    lora = &binding_;
-  }
-  model.forward(micro.batch, lora, {.for_backward = for_backward, .recompute = passes_.recompute});
-  const auto take = [&](at::ScalarType type) {
-    return at::empty({S}, at::TensorOptions().dtype(type).device(model.device()));
-  };
-  ops::HeadOutputs out;
-  out.logprob_S = take(at::kFloat);
-  out.lse_S = take(at::kFloat);
-  if (want_entropy) out.entropy_S = take(at::kFloat);
-  if (want_argmax) out.argmax_S = take(at::kInt);
-  const at::Tensor known = known_S.defined() ? to_row_order(micro, known_S).to(model.device()) : at::Tensor();
-  model.score(micro.rows, micro.targets, 1.0 / call.args.temperature, out, known);
-  input.logprob_S = to_call_order(micro, out.logprob_S);
-  input.entropy_S = to_call_order(micro, out.entropy_S);
-  return to_call_order(micro, out.argmax_S);
-}
-
-// Backward of the pass that the model holds. `known`: the head's part is done already.
-void TrainGroup::pass_backward(const MicroBatch& micro, bool known, const at::Tensor& dlogprob_S,
-                               const at::Tensor& dentropy_S) {
-  if (micro.rows.empty()) return;
-  CausalLM& model = *shared_.model;
-  const auto give = [&](const at::Tensor& x) {
-    return x.defined() ? to_row_order(micro, x).to(model.device()) : at::Tensor();
-  };
-  if (known) {
-    model.backward({});
-  } else {
-    model.backward(give(dlogprob_S), give(dentropy_S));
-  }
-  model.finish();
+  PassPart* part = &piece.part;
+  shared_.fused().forward(std::span(&part, 1), passes_.recompute);
+  piece.micro.input.logprob_S = piece.part.logprob_S;
+  piece.micro.input.entropy_S = piece.part.entropy_S;
 }
 
 void TrainGroup::run_forward(Call& call) {
-  std::vector<LossInput> parts(call.ends.size());
+  std::vector<LossInput> parts;
   std::vector<at::Tensor> argmax;
   const bool keep = call.training && call.ends.size() == 1;
+  live_piece_.reset();
   for (size_t pass = 0; pass < call.ends.size(); ++pass) {
-    argmax.push_back(run_pass(micro_batch(call, pass), call, keep, {}, parts[pass]));
+    auto piece = piece_of(call, pass == 0 ? 0 : call.ends[pass - 1], call.ends[pass], keep);
+    run_piece(*piece);
+    parts.push_back(piece->micro.input);
+    argmax.push_back(piece->part.argmax_S);
+    if (keep) live_piece_ = std::move(piece);
   }
   call.input = join_inputs(parts);
   call.argmax_S = argmax[0].defined() ? at::cat(argmax) : at::Tensor();
@@ -196,72 +171,118 @@ void TrainGroup::backward() {
 // From a loss over the whole call: the pass that the model still holds, or every pass once more. The kernels
 // give the same log-probabilities the second time, bit for bit.
 void TrainGroup::backward_call(Call& call) {
+  prepare();
   begin_accumulation();
   try {
-    const bool live = shared_.live == &call;
+    const bool live = shared_.live == &call && live_piece_ != nullptr;
     shared_.live = nullptr;
     accumulate(call, 0, call.input, *call.out);
     if (broken_.empty()) report_pass(train_metrics_, call.input, *call.out, call.argmax_S, call.num_tokens);
     for (size_t pass = 0; broken_.empty() && pass < call.ends.size(); ++pass) {
-      const MicroBatch micro = micro_batch(call, pass);
-      const auto part = [&](const at::Tensor& x) {
-        return rows_of(x, call.input.cu_scored, micro.begin, micro.end);
-      };
-      const at::Tensor dlogprob = part(call.out->dlogprob_S), dentropy = part(call.out->dentropy_S);
-      bool known = false;
+      const int64_t begin = pass == 0 ? 0 : call.ends[pass - 1], end = call.ends[pass];
+      const auto part = [&](const at::Tensor& x) { return rows_of(x, call.input.cu_scored, begin, end); };
+      auto piece = live ? std::move(live_piece_) : piece_of(call, begin, end, true);
+      piece->part.dlogprob_S = part(call.out->dlogprob_S);
+      piece->part.dentropy_S = part(call.out->dentropy_S);
       if (!live) {
-        LossInput again;
-        known = !dentropy.defined();
-        run_pass(micro, call, true, known ? dlogprob : at::Tensor(), again);
+        if (!piece->part.dentropy_S.defined()) piece->part.known_dlogprob_S = piece->part.dlogprob_S;
+        run_piece(*piece);
       }
-      pass_backward(micro, known, dlogprob, dentropy);
+      shared_.fused().backward();
     }
     shared_.model->finish();
   } catch (...) {
     abandon();
     throw;
   }
+  live_piece_.reset();
   end_call(call);
 }
 
 ModelOutput TrainGroup::forward_backward(std::span<const InputFeature> features, const ForwardArgs& args) {
-  train_call_.reset();
-  last_was_eval_ = false;
-  const auto call = make_call(features, args, true);
-  prepare();
   if (loss().needs_whole_batch()) {
+    train_call_.reset();
+    last_was_eval_ = false;
+    const auto call = make_call(features, args, true);
+    prepare();
     run_forward(*call);
     evaluate(*call);
     backward_call(*call);
     return output_of(*call);
   }
-  begin_accumulation();
-  LossOutput whole;
-  std::vector<LossInput> parts(call->ends.size());
+  const auto call = open(features, args, true);
   try {
     for (size_t pass = 0; pass < call->ends.size(); ++pass) {
-      const MicroBatch micro = micro_batch(*call, pass);
-      const at::Tensor known = loss().known_dlogprob(micro.input);
-      const at::Tensor argmax = run_pass(micro, *call, true, known, parts[pass]);
-      const LossOutput out = evaluate_input(parts[pass]);
-      accumulate(*call, micro.begin, parts[pass], out);
-      if (broken_.empty()) {
-        report_pass(train_metrics_, parts[pass], out, argmax, micro.batch.num_tokens());
-        pass_backward(micro, known.defined(), out.dlogprob_S, out.dentropy_S);
-      }
-      whole.sum_B.insert(whole.sum_B.end(), out.sum_B.begin(), out.sum_B.end());
-      whole.denominator_B.insert(whole.denominator_B.end(), out.denominator_B.begin(),
-                                 out.denominator_B.end());
+      const auto piece = make_piece(*call, pass == 0 ? 0 : call->ends[pass - 1], call->ends[pass]);
+      run_piece(*piece);
+      take_forward(*call, *piece);
+      if (broken_.empty()) shared_.fused().backward();
     }
     shared_.model->finish();
   } catch (...) {
-    abandon();
+    fail(*call);
     throw;
   }
-  call->input = join_inputs(parts);
-  call->out = std::move(whole);
-  end_call(*call);
+  return close(call);
+}
+
+// ---------------------------------------------------------------- in pieces
+
+std::shared_ptr<TrainGroup::Call> TrainGroup::open(std::span<const InputFeature> features,
+                                                   const ForwardArgs& args, bool training) {
+  if (training) {
+    train_call_.reset();
+    last_was_eval_ = false;
+  }
+  auto call = make_call(features, args, training);
+  if (training) {
+    prepare();
+    begin_accumulation();
+  }
+  return call;
+}
+
+std::unique_ptr<TrainGroup::Piece> TrainGroup::make_piece(Call& call, int64_t begin, int64_t end) {
+  auto piece = piece_of(call, begin, end, call.training);
+  if (call.training) piece->part.known_dlogprob_S = loss().known_dlogprob(piece->micro.input);
+  return piece;
+}
+
+void TrainGroup::take_forward(Call& call, Piece& piece) {
+  LossInput& input = piece.micro.input;
+  input.logprob_S = piece.part.logprob_S;
+  input.entropy_S = piece.part.entropy_S;
+  call.parts.push_back(input);
+  call.argmax_parts.push_back(piece.part.argmax_S);
+  if (!call.training) return;
+  const LossOutput out = evaluate_input(input);
+  accumulate(call, piece.micro.begin, input, out);
+  if (broken_.empty()) {
+    report_pass(train_metrics_, input, out, piece.part.argmax_S, piece.micro.batch.num_tokens());
+    piece.part.dlogprob_S = out.dlogprob_S;
+    piece.part.dentropy_S = out.dentropy_S;
+  }
+  append(call.sums.sum_B, out.sum_B);
+  append(call.sums.denominator_B, out.denominator_B);
+}
+
+ModelOutput TrainGroup::close(const std::shared_ptr<Call>& call) {
+  call->input = join_inputs(call->parts);
+  call->argmax_S = call->argmax_parts[0].defined() ? at::cat(call->argmax_parts) : at::Tensor();
+  call->parts.clear();
+  call->argmax_parts.clear();
+  if (call->training) {
+    call->out = std::move(call->sums);
+    end_call(*call);
+  } else {
+    eval_call_ = call;
+    last_was_eval_ = true;
+  }
   return output_of(*call);
+}
+
+void TrainGroup::fail(Call& call) {
+  if (call.training) abandon();
 }
 
 }  // namespace twinkle

@@ -19,6 +19,7 @@
 
 #include "twinkle/lora/adapter.h"
 #include "twinkle/model/causal_lm.h"
+#include "twinkle/train/fused_pass.h"
 #include "twinkle/train/loss.h"
 #include "twinkle/train/metrics.h"
 #include "twinkle/train/micro_batch.h"
@@ -67,12 +68,17 @@ struct StepResult {
 struct SharedModel {
   std::unique_ptr<CausalLM> model;
   const void* live = nullptr;
+  std::unique_ptr<FusedPass> pass;
+  FusedPass& fused() {
+    if (!pass) pass = std::make_unique<FusedPass>(*model);
+    return *pass;
+  }
 };
 
 class TrainGroup {
  public:
   /// `adapter` null: every weight of the model is trained.
-  TrainGroup(SharedModel& shared, std::unique_ptr<Adapter> adapter);
+  TrainGroup(SharedModel& shared, std::shared_ptr<Adapter> adapter);
   ~TrainGroup();
 
   // ---- parts
@@ -103,8 +109,28 @@ class TrainGroup {
   void backward();
   /// The same as forward, calculate_loss and backward, in as little memory as the loss allows.
   ModelOutput forward_backward(std::span<const InputFeature> features, const ForwardArgs& args);
+  // ---- the same in pieces, for passes that several groups share
+  struct Call;
+  /// Some sequences of a call in a pass of their own or of many; see FusedPass.
+  struct Piece {
+    MicroBatch micro;
+    PassPart part;
+  };
+  /// Begins a forward_only (`training` false) or forward_backward; errors as there. A group has one training
+  /// call open at a time.
+  std::shared_ptr<Call> open(std::span<const InputFeature> features, const ForwardArgs& args, bool training);
+  /// Sequences [begin, end) of the call; pieces are made in order. A loss that needs the whole batch needs it
+  /// in one piece.
+  std::unique_ptr<Piece> make_piece(Call& call, int64_t begin, int64_t end);
+  /// After the pass's forward: evaluates the loss of a training call and says what flows back.
+  void take_forward(Call& call, Piece& piece);
+  /// After the last piece's backward.
+  ModelOutput close(const std::shared_ptr<Call>& call);
+  /// Instead of close(), after an error: as when forward_backward() throws.
+  void fail(Call& call);
+
   /// The norm of the whole accumulated gradient, divided as the loss says, before clipping; nothing between
-  /// boundaries. `max_norm` <= 0: no clipping. `norm_type` 2 or infinity.
+  /// boundaries; NaN when a loss was not finite. `max_norm` <= 0: no clipping. `norm_type` 2 or infinity.
   std::optional<double> clip_grad_norm(double max_norm, double norm_type);
   /// invalid_argument when the rate was so large that a weight is no longer a number to compute with: the
   /// weights are lost then, and only those of a checkpoint can be gone on with.
@@ -129,23 +155,20 @@ class TrainGroup {
   /// Allocates gradients and optimizer state; done at the first backward otherwise.
   void prepare();
   bool prepared() const { return prepared_; }
+  /// Gradients of an adapter are freed by zero_grad() and made again at the next backward.
+  void free_gradients_when_zero(bool value) { free_gradients_ = value; }
+  /// Flat state of the optimizer, empty while there is none; see Optimizer::storage.
+  std::vector<at::Tensor> optimizer_storage() const {
+    return optimizer_ ? optimizer_->storage() : std::vector<at::Tensor>();
+  }
+  void set_optimizer_storage(std::vector<at::Tensor> storage) {
+    if (optimizer_) optimizer_->set_storage(std::move(storage));
+  }
   /// Continues a run: after this the next call is the one that would have followed.
   void restore(int64_t sequences_seen, int64_t tokens_seen, int64_t schedule_position,
                int64_t skipped_steps = 0);
 
  private:
-  // A forward whose loss or backward may still be asked for.
-  struct Call {
-    std::vector<InputFeature> features;
-    ForwardArgs args;
-    bool training = false;
-    std::vector<int64_t> ends;  // features at which each pass ends
-    int64_t first_order = 0;    // the run's number of the first sequence
-    int64_t num_tokens = 0;
-    LossInput input;
-    at::Tensor argmax_S;
-    std::optional<LossOutput> out;
-  };
   // A sequence of the accumulated batch, kept to find the one that broke a gradient.
   struct Sequence {
     InputFeature feature;
@@ -154,13 +177,10 @@ class TrainGroup {
     at::Tensor dlogprob, dentropy;  // of its scored rows
   };
 
-  std::unique_ptr<Call> make_call(std::span<const InputFeature> features, const ForwardArgs& args,
+  std::shared_ptr<Call> make_call(std::span<const InputFeature> features, const ForwardArgs& args,
                                   bool training);
-  MicroBatch micro_batch(const Call& call, size_t pass) const;
-  at::Tensor run_pass(const MicroBatch& micro, const Call& call, bool for_backward, const at::Tensor& known_S,
-                      LossInput& input);
-  void pass_backward(const MicroBatch& micro, bool known, const at::Tensor& dlogprob_S,
-                     const at::Tensor& dentropy_S);
+  std::unique_ptr<Piece> piece_of(const Call& call, int64_t begin, int64_t end, bool for_backward);
+  void run_piece(Piece& piece);
   void run_forward(Call& call);
   void evaluate(Call& call);
   LossOutput evaluate_input(const LossInput& input);
@@ -180,7 +200,7 @@ class TrainGroup {
   double divisor();
 
   SharedModel& shared_;
-  std::unique_ptr<Adapter> adapter_;
+  std::shared_ptr<Adapter> adapter_;
   std::unique_ptr<Loss> loss_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LRScheduler> scheduler_;
@@ -189,11 +209,11 @@ class TrainGroup {
   PassOptions passes_;
   std::function<void()> before_update_;
   int64_t accumulation_steps_ = 1;
-  bool prepared_ = false;
+  bool prepared_ = false, free_gradients_ = false;
 
-  std::unique_ptr<Call> train_call_, eval_call_;
+  std::shared_ptr<Call> train_call_, eval_call_;
+  std::unique_ptr<Piece> live_piece_;  // of the pass that the model holds for train_call_
   bool last_was_eval_ = false;
-  nn::LoraBinding binding_;  // of the pass that the model holds
 
   // The accumulated batch.
   int64_t calls_ = 0;
@@ -206,6 +226,22 @@ class TrainGroup {
 
   int64_t sequences_seen_ = 0, tokens_seen_ = 0, schedule_position_ = 0, skipped_steps_ = 0;
   bool lr_step_due_ = false;
+};
+
+/// A forward whose loss or backward may still be asked for.
+struct TrainGroup::Call {
+  std::vector<InputFeature> features;
+  ForwardArgs args;
+  bool training = false;
+  std::vector<int64_t> ends;  // features at which each pass ends, when the group runs it alone
+  int64_t first_order = 0;    // the run's number of the first sequence
+  int64_t num_tokens = 0;
+  std::vector<LossInput> parts;  // of the pieces so far
+  std::vector<at::Tensor> argmax_parts;
+  LossOutput sums;  // of the pieces so far
+  LossInput input;
+  at::Tensor argmax_S;
+  std::optional<LossOutput> out;
 };
 
 }  // namespace twinkle

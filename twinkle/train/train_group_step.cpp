@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <limits>
 
 #include "twinkle/core/error.h"
 #include "twinkle/train/cross_entropy.h"
@@ -80,12 +81,9 @@ std::vector<TrainedTensor> TrainGroup::trained() {
 }
 
 void TrainGroup::prepare() {
+  if (adapter_) adapter_->make_trainable();
   if (prepared_) return;
-  if (adapter_) {
-    adapter_->make_trainable();
-  } else {
-    shared_.model->make_trainable();
-  }
+  if (!adapter_) shared_.model->make_trainable();
   optimizer().attach(trained());
   prepared_ = true;
 }
@@ -188,10 +186,14 @@ double TrainGroup::divisor() { return loss().divides() && denominator_ > 0 ? den
 
 void TrainGroup::measure(double norm_type) {
   if (norm_) return;
+  if (!broken_.empty()) {
+    norm_ = std::numeric_limits<double>::quiet_NaN();
+    return;
+  }
   const auto params = trained();
   norm_ =
       (norm_type == 2.0 ? std::sqrt(gradient_sum_of_squares(params)) : gradient_max_abs(params)) / divisor();
-  if (!std::isfinite(*norm_) && broken_.empty()) broken_ = find_bad_sequence();
+  if (!std::isfinite(*norm_)) broken_ = find_bad_sequence();
 }
 
 // The gradients are lost already, so each sequence is run once more alone to see which one does it.
@@ -207,10 +209,11 @@ std::string TrainGroup::find_bad_sequence() {
     call.training = true;
     call.ends = {1};
     call.first_order = sequence.order;
-    const MicroBatch micro = micro_batch(call, 0);
-    LossInput input;
-    run_pass(micro, call, true, {}, input);
-    pass_backward(micro, false, sequence.dlogprob, sequence.dentropy);
+    const auto piece = piece_of(call, 0, 1, true);
+    run_piece(*piece);
+    piece->part.dlogprob_S = sequence.dlogprob;
+    piece->part.dentropy_S = sequence.dentropy;
+    shared_.fused().backward();
     if (!std::isfinite(gradient_max_abs(trained()))) {
       found = "the gradient of " + name_of(sequence) + " is not finite";
       break;
@@ -256,6 +259,7 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
     auto params = trained();
     optimizer().step(params,
                      {.lr = result.lr, .grad_scale = clip_scale_ / divisor(), .overrides = overrides});
+    if (shared_.live == train_call_.get()) shared_.live = nullptr;  // a forward with the weights before
     result.stepped = true;
     result.step = cur_step();
     lr_step_due_ = true;
@@ -273,7 +277,11 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
 }
 
 void TrainGroup::zero_grad() {
-  if (at_boundary()) reset_accumulation();
+  if (!at_boundary()) return;
+  reset_accumulation();
+  if (!free_gradients_ || !adapter_) return;
+  live_piece_.reset();  // it would add to the gradients that go
+  adapter_->set_gradients({});
 }
 
 void TrainGroup::lr_step() {

@@ -42,7 +42,7 @@ TransformersModel::~TransformersModel() {
 
 // ---------------------------------------------------------------- groups
 
-TrainGroup& TransformersModel::add_group(const std::string& name, std::unique_ptr<Adapter> adapter) {
+TrainGroup& TransformersModel::add_group(const std::string& name, std::shared_ptr<Adapter> adapter) {
   auto made = std::make_unique<TrainGroup>(shared_, std::move(adapter));
   made->set_gradient_accumulation_steps(options_.gradient_accumulation_steps);
   made->set_before_update([this] { writer_.wait_read(); });

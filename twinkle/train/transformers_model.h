@@ -84,12 +84,12 @@ class TransformersModel {
   /// A model that was built in memory; `model_id` is where its tokenizer is, "" when it has none.
   TransformersModel(std::unique_ptr<CausalLM> model, std::string model_id,
                     const TransformersModelOptions& options = {});
-  ~TransformersModel();
+  virtual ~TransformersModel();
 
-  void add_adapter_to_model(const std::string& name, const LoraConfig& config);
+  virtual void add_adapter_to_model(const std::string& name, const LoraConfig& config);
   /// From a directory of PEFT files, which hold no seed: `seed` is that of its dropout.
-  void add_adapter_to_model(const std::string& name, const std::string& directory,
-                            uint64_t seed = LoraConfig().seed);
+  virtual void add_adapter_to_model(const std::string& name, const std::string& directory,
+                                    uint64_t seed = LoraConfig().seed);
 
   // ---- parts: by registered name with options, or an object
   void set_loss(const std::string& name, const Json& options = nullptr, const std::string& adapter_name = "");
@@ -161,13 +161,13 @@ class TransformersModel {
     return options_.tokenizer_id.empty() ? model_id_ : options_.tokenizer_id;
   }
   const std::string& model_id() const { return model_id_; }
-  TrainGroup& group(const std::string& adapter_name = "");
+  virtual TrainGroup& group(const std::string& adapter_name = "");
   /// Stored in every checkpoint.
   void set_manifest(Json manifest) { manifest_ = std::move(manifest); }
 
- private:
-  std::vector<InputFeature> features_of(const ModelInputs& inputs) const;
-  TrainGroup& add_group(const std::string& name, std::unique_ptr<Adapter> adapter);
+ protected:
+  virtual std::vector<InputFeature> features_of(const ModelInputs& inputs) const;
+  TrainGroup& add_group(const std::string& name, std::shared_ptr<Adapter> adapter);
   /// The group, ready to train: the memory it needs is there.
   TrainGroup& training_group(const std::string& adapter_name, const std::vector<InputFeature>& features);
   void load_weights(TrainGroup& group, const std::string& directory);

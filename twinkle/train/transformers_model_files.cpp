@@ -191,7 +191,8 @@ ResumeInfo TransformersModel::resume_from_checkpoint(const std::string& director
                                                      const std::string& adapter_name) {
   writer_.wait();
   const TrainerState state = read_checkpoint(directory);
-  if (state.kind == "lora" && groups_.empty()) {
+  if (state.kind == "lora" && (groups_.empty() || (!adapter_name.empty() && !groups_.contains("") &&
+                                                   !groups_.contains(adapter_name)))) {
     LoraConfig config = lora_config_from_json(read_json_file(directory + "/adapter_config.json"),
                                               directory + "/adapter_config.json");
     config.seed = state.adapter_seed;

@@ -1,0 +1,360 @@
+#include "twinkle/train/multi_lora_transformers_model.h"
+
+#include <algorithm>
+#include <set>
+
+#include "twinkle/core/suggest.h"
+
+namespace twinkle {
+namespace {
+
+AdapterPoolOptions pool_options(const MultiLoraOptions& o) {
+  return {.max_loras = o.max_loras,
+          .max_r = o.max_r,
+          .target_modules = o.target_modules,
+          .attention = o.attention,
+          .mlp = o.mlp,
+          .unembedding = o.unembedding,
+          .spill_dir = o.spill_dir};
+}
+
+int64_t tokens_of(const TenantRequest& request) {
+  int64_t tokens = 0;
+  for (const auto& feature : request.features) tokens += static_cast<int64_t>(feature.input_ids.size());
+  return tokens;
+}
+
+Error error_now() {
+  try {
+    throw;
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::exception& e) {
+    return internal_error(std::string("[run] ") + e.what());
+  }
+}
+
+}  // namespace
+
+MultiLoraTransformersModel::MultiLoraTransformersModel(const std::string& model_id,
+                                                       const MultiLoraOptions& options)
+    : TransformersModel(model_id, options.model),
+      multi_(options),
+      pool_(*shared_.model, pool_options(options)),
+      base_(shared_, nullptr) {
+  recompute_ = options.model.gradient_checkpointing == Recompute::kAlways;
+}
+
+MultiLoraTransformersModel::MultiLoraTransformersModel(std::unique_ptr<CausalLM> model, std::string model_id,
+                                                       const MultiLoraOptions& options)
+    : TransformersModel(std::move(model), std::move(model_id), options.model),
+      multi_(options),
+      pool_(*shared_.model, pool_options(options)),
+      base_(shared_, nullptr) {
+  recompute_ = options.model.gradient_checkpointing == Recompute::kAlways;
+}
+
+// The writer may still read what the pool holds.
+MultiLoraTransformersModel::~MultiLoraTransformersModel() {
+  try {
+    writer_.wait();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+  }
+}
+
+// ---------------------------------------------------------------- adapters
+
+void MultiLoraTransformersModel::add(const std::string& name, std::shared_ptr<Adapter> adapter) {
+  shared_.live = nullptr;  // of an adapter that may have left
+  try {
+    TrainGroup& g = add_group(name, std::move(adapter));
+    g.free_gradients_when_zero(true);
+    g.set_before_update([this, name] {
+      writer_.wait_read();
+      pool_.before_update(name);
+    });
+    pool_.set_state(name,
+                    {.get = [&g] { return g.optimizer_storage(); },
+                     .set = [&g](std::vector<at::Tensor> x) { g.set_optimizer_storage(std::move(x)); }});
+  } catch (...) {
+    groups_.erase(name);
+    pool_.remove(name);
+    throw;
+  }
+}
+
+void MultiLoraTransformersModel::add_adapter_to_model(const std::string& name, const LoraConfig& config) {
+  LoraConfig own = config;
+  if (own.base_model_name_or_path.empty()) own.base_model_name_or_path = model_id_;
+  writer_.wait_read();  // another adapter may have to leave
+  add(name, pool_.create(name, own));
+}
+
+void MultiLoraTransformersModel::add_adapter_to_model(const std::string& name, const std::string& directory,
+                                                      uint64_t seed) {
+  writer_.wait_read();
+  auto adapter = pool_.load(name, directory);
+  adapter->set_seed(seed);
+  add(name, std::move(adapter));
+}
+
+void MultiLoraTransformersModel::remove_adapter(const std::string& name) {
+  writer_.wait_read();
+  pool_.remove(name);
+  shared_.live = nullptr;
+  groups_.erase(name);
+}
+
+TrainGroup& MultiLoraTransformersModel::group(const std::string& adapter_name) {
+  if (adapter_name.empty())
+    throw invalid_argument("[model] say which adapter by adapter_name; the base model is not trained");
+  const auto found = groups_.find(adapter_name);
+  if (found == groups_.end()) {
+    throw not_found("[model] there is no adapter '" + adapter_name + "'" +
+                    did_you_mean(adapter_name, pool_.names()));
+  }
+  writer_.wait_read();
+  const int64_t written = pool_.times_written();
+  pool_.use(adapter_name);
+  // A pass that is held may be of an adapter whose tensors have moved: it is run again when it is asked for.
+  if (pool_.times_written() != written) shared_.live = nullptr;
+  return *found->second;
+}
+
+TrainGroup& MultiLoraTransformersModel::group_of(const TenantRequest& request) {
+  return request.adapter_name.empty() ? base_ : *groups_.at(request.adapter_name);
+}
+
+std::shared_ptr<const AdapterSnapshot> MultiLoraTransformersModel::snapshot(const std::string& adapter_name) {
+  writer_.wait_read();
+  shared_.live = nullptr;  // of an adapter that may have left
+  return pool_.snapshot(adapter_name);
+}
+
+// ---------------------------------------------------------------- checks
+
+void MultiLoraTransformersModel::check_lengths(std::span<const InputFeature> features) const {
+  for (size_t i = 0; i < features.size(); ++i) {
+    const auto length = static_cast<int64_t>(features[i].input_ids.size());
+    if (length <= multi_.max_length) continue;
+    throw invalid_argument("[model] " + sequence_place(features, static_cast<int64_t>(i)) + " has " +
+                           std::to_string(length) + " tokens, at most " + std::to_string(multi_.max_length) +
+                           " are allowed here (max_length)");
+  }
+}
+
+std::vector<InputFeature> MultiLoraTransformersModel::features_of(const ModelInputs& inputs) const {
+  auto features = TransformersModel::features_of(inputs);
+  check_lengths(features);
+  return features;
+}
+
+ModelOutput MultiLoraTransformersModel::forward_only(const ModelInputs& inputs, const ForwardArgs& args,
+                                                     const std::string& adapter_name) {
+  if (!adapter_name.empty()) return TransformersModel::forward_only(inputs, args, adapter_name);
+  return base_.forward_only(features_of(inputs), args);
+}
+
+// Refuses what can not be carried out, before anything is.
+PlannedRequest MultiLoraTransformersModel::planned(const TenantRequest& request) {
+  PlannedRequest out{.tenant = request.adapter_name, .kind = request.kind};
+  if (request.adapter_name.empty()) {
+    if (request.kind != WorkKind::kForward)
+      throw invalid_argument("[run] the base model is not trained; name an adapter");
+  } else if (!has_adapter(request.adapter_name)) {
+    throw not_found("[run] there is no adapter '" + request.adapter_name + "'" +
+                    did_you_mean(request.adapter_name, pool_.names()));
+  }
+  if (request.kind == WorkKind::kStep) return out;
+  check_features(request.features, request.args.extras, shared_.model->config().vocab_size);
+  check_lengths(request.features);
+  TrainGroup& g = group_of(request);
+  for (const auto& feature : request.features)
+    out.lengths.push_back(static_cast<int64_t>(feature.input_ids.size()));
+  out.whole = request.kind == WorkKind::kForwardBackward && g.loss().needs_whole_batch();
+  out.alone = (g.adapter() != nullptr && !g.adapter()->saved_modules().empty()) ||
+              (out.whole && tokens_of(request) > options_.micro_batch_tokens);
+  return out;
+}
+
+// Room for the largest pass that these requests can make.
+void MultiLoraTransformersModel::plan_memory_for(std::span<const TenantRequest> requests) {
+  int64_t all = 0, most = 0;
+  for (const auto& request : requests) {
+    all += tokens_of(request);
+    for (const auto& feature : request.features)
+      most = std::max(most, static_cast<int64_t>(feature.input_ids.size()));
+  }
+  const int64_t tokens = std::max(most, std::min(all, options_.micro_batch_tokens));
+  if (tokens <= planned_tokens_) return;
+  const bool check = options_.check_memory && options_.device.is_cpu();
+  const PassPlan plan =
+      plan_shared_passes(*shared_.model, multi_.max_r, tokens, options_.gradient_checkpointing, check);
+  recompute_ = plan.recompute;
+  planned_tokens_ = tokens;
+  shared_.live = nullptr;
+  shared_.model->finish();
+  shared_.model->arena().reserve(plan.arena_bytes);
+}
+
+// ---------------------------------------------------------------- running
+
+// The requests of one run().
+struct MultiLoraTransformersModel::Running {
+  std::span<const TenantRequest> requests;
+  std::vector<TenantResult> results;
+  std::vector<std::shared_ptr<TrainGroup::Call>> calls;
+
+  const TenantRequest& request(int64_t id) const { return requests[static_cast<size_t>(id)]; }
+  TenantResult& result(int64_t id) { return results[static_cast<size_t>(id)]; }
+  std::shared_ptr<TrainGroup::Call>& call(int64_t id) { return calls[static_cast<size_t>(id)]; }
+};
+
+StepResult MultiLoraTransformersModel::carry_out_step(const TenantRequest& request) {
+  TrainGroup& g = group(request.adapter_name);
+  if (request.max_grad_norm > 0) g.clip_grad_norm(request.max_grad_norm, request.norm_type);
+  const StepResult result = g.step(request.optim_params);
+  g.zero_grad();
+  g.lr_step();
+  return result;
+}
+
+std::vector<TenantResult> MultiLoraTransformersModel::run(std::span<const TenantRequest> requests) {
+  Running running{.requests = requests,
+                  .results = std::vector<TenantResult>(requests.size()),
+                  .calls = std::vector<std::shared_ptr<TrainGroup::Call>>(requests.size())};
+  PassPlanner planner(
+      {.token_budget = options_.micro_batch_tokens, .max_tenants = pool_.options().max_loras});
+  for (size_t i = 0; i < requests.size(); ++i) {
+    try {
+      planner.push(static_cast<int64_t>(i), planned(requests[i]));
+    } catch (...) {
+      running.results[i].error = error_now();
+    }
+  }
+  plan_memory_for(requests);
+  while (!planner.empty()) {
+    const PassPlanner::Plan plan = planner.next();
+    for (const int64_t id : plan.steps) {
+      try {
+        running.result(id).step = carry_out_step(running.request(id));
+      } catch (...) {
+        running.result(id).error = error_now();
+      }
+    }
+    if (!plan.pieces.empty()) run_pass(running, plan.pieces);
+  }
+  return std::move(running.results);
+}
+
+// The adapters of a pass into memory. One that can not be read fails its own requests only.
+void MultiLoraTransformersModel::bring_in(Running& running, const std::vector<PassPlanner::Piece>& pieces) {
+  writer_.wait_read();
+  const auto names = [&] {
+    std::vector<std::string> out;
+    for (const auto& piece : pieces) {
+      const std::string& name = running.request(piece.id).adapter_name;
+      if (!name.empty() && running.result(piece.id).ok()) out.push_back(name);
+    }
+    return out;
+  };
+  try {
+    return pool_.use(names());
+  } catch (const Error&) {
+    for (const auto& piece : pieces) {
+      const std::string& name = running.request(piece.id).adapter_name;
+      if (name.empty()) continue;
+      try {
+        pool_.use(name);
+      } catch (...) {
+        running.result(piece.id).error = error_now();
+      }
+    }
+  }
+  pool_.use(names());
+}
+
+void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<PassPlanner::Piece>& planned) {
+  struct Item {
+    PassPlanner::Piece place;
+    std::unique_ptr<TrainGroup::Piece> piece;
+  };
+  std::vector<Item> items;
+  std::vector<PassPart*> parts;
+  bool backward = false;
+  int64_t tokens = 0;
+  const auto fail = [&](int64_t id) {
+    running.result(id).error = error_now();
+    if (const auto call = std::move(running.call(id))) group_of(running.request(id)).fail(*call);
+  };
+  bring_in(running, planned);
+  for (const auto& place : planned) {
+    if (!running.result(place.id).ok()) continue;
+    const TenantRequest& request = running.request(place.id);
+    TrainGroup& g = group_of(request);
+    try {
+      if (request.kind == WorkKind::kForwardBackward && g.loss().needs_whole_batch() &&
+          tokens_of(request) > options_.micro_batch_tokens) {
+        // A loss over more than a pass holds: alone, over passes that are repeated.
+        g.passes().recompute = recompute_;
+        running.result(place.id).output = g.forward_backward(request.features, request.args);
+        continue;
+      }
+      auto& call = running.call(place.id);
+      if (!call) call = g.open(request.features, request.args, request.kind == WorkKind::kForwardBackward);
+      items.push_back({place, g.make_piece(*call, place.begin, place.end)});
+    } catch (...) {
+      fail(place.id);
+      continue;
+    }
+    PassPart& part = items.back().piece->part;
+    parts.push_back(&part);
+    backward |= part.backward;
+    tokens += part.micro->batch.num_tokens();
+  }
+  if (items.empty()) return;
+  shared_.live = nullptr;
+  std::set<int64_t> broken;
+  try {
+    shared_.fused().forward(parts, recompute_);
+    for (auto& item : items) {
+      try {
+        group_of(running.request(item.place.id)).take_forward(*running.call(item.place.id), *item.piece);
+      } catch (...) {
+        // Its gradients are taken back when the pass is over.
+        running.result(item.place.id).error = error_now();
+        broken.insert(item.place.id);
+      }
+    }
+    if (backward) shared_.fused().backward();
+    shared_.fused().finish();
+  } catch (...) {
+    const Error error = error_now();
+    for (const auto& item : items) {
+      if (running.result(item.place.id).ok()) running.result(item.place.id).error = error;
+      broken.insert(item.place.id);
+    }
+  }
+  ++num_passes_;
+  num_pass_tokens_ += tokens;
+  for (const int64_t id : broken) {
+    if (const auto call = std::move(running.call(id))) group_of(running.request(id)).fail(*call);
+  }
+  for (const auto& item : items) {
+    const int64_t id = item.place.id;
+    const TenantRequest& request = running.request(id);
+    if (!running.result(id).ok() || item.place.end < static_cast<int64_t>(request.features.size())) continue;
+    TrainGroup& g = group_of(request);
+    try {
+      running.result(id).output = g.close(running.call(id));
+      if (request.kind == WorkKind::kForward && request.calculate_loss)
+        running.result(id).output.loss = g.calculate_loss();
+    } catch (...) {
+      running.result(id).error = error_now();
+    }
+    running.call(id).reset();
+  }
+}
+
+}  // namespace twinkle
