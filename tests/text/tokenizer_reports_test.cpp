@@ -1,5 +1,5 @@
-// Faults that users of other tokenizers reported, each with the smallest input that shows it (the table in
-// docs/tokenizers.md says which, and where the rest are tested).
+// Faults that users of other tokenizers reported, each with the smallest input that shows it
+// (docs/tokenizers.md lists them, and where the rest are tested).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -45,11 +45,11 @@ Json metaspace(const char* scheme) {
       {"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", scheme}, {"split", false}};
 }
 
-TEST(TokenizerReports, Tok02AWholeWordOfTheVocabularyStaysWhole) {
+TEST(TokenizerReports, AWholeWordOfTheVocabularyStaysWhole) {
   EXPECT_EQ(tokenizer("llama3")->encode(" Vi\xE1\xBB\x87t"), (Ids{101798}));
 }
 
-TEST(TokenizerReports, Tok03TheSpaceMarkerBehindSpecialTokens) {
+TEST(TokenizerReports, TheSpaceMarkerBehindSpecialTokens) {
   const auto with = [](const char* scheme) {
     return letters({{"pre_tokenizer", metaspace(scheme)},
                     {"decoder", metaspace(scheme)},
@@ -66,7 +66,7 @@ TEST(TokenizerReports, Tok03TheSpaceMarkerBehindSpecialTokens) {
   EXPECT_EQ(with("first")->decode(with("first")->encode("hi")), "hi");
 }
 
-TEST(TokenizerReports, Tok04AddedTokensAndTheNormalizer) {
+TEST(TokenizerReports, AddedTokensAndTheNormalizer) {
   const auto with = [](bool normalized) {
     return letters({{"normalizer", {{"type", "Lowercase"}}},
                     {"added_tokens", {added(30, "A.B", {{"normalized", normalized}})}}});
@@ -77,7 +77,7 @@ TEST(TokenizerReports, Tok04AddedTokensAndTheNormalizer) {
   EXPECT_EQ(with(false)->encode("xa.bx"), (Ids{23, 0, 28, 1, 23}));
 }
 
-TEST(TokenizerReports, Tok05BlanksBesideAddedTokens) {
+TEST(TokenizerReports, BlanksBesideAddedTokens) {
   const auto with = [](bool left, bool right) {
     return letters({{"added_tokens", {added(30, "_m_", {{"lstrip", left}, {"rstrip", right}})}}});
   };
@@ -88,7 +88,7 @@ TEST(TokenizerReports, Tok05BlanksBesideAddedTokens) {
   EXPECT_EQ(with(true, true)->encode_with_offsets("a _m_ b").offsets, (Offsets{{0, 1}, {1, 6}, {6, 7}}));
 }
 
-TEST(TokenizerReports, Tok06SingleWords) {
+TEST(TokenizerReports, SingleWords) {
   const auto t = letters({{"added_tokens", {added(30, "ing", {{"single_word", true}})}}});
   EXPECT_EQ(t->encode("sing"), (Ids{18, 8, 13, 6}));
   EXPECT_EQ(t->encode("ing."), (Ids{30, 28}));
@@ -96,7 +96,7 @@ TEST(TokenizerReports, Tok06SingleWords) {
   EXPECT_EQ(t->encode("a ing b"), (Ids{0, 26, 30, 26, 1}));
 }
 
-TEST(TokenizerReports, Tok07LiteralsAndExpressions) {
+TEST(TokenizerReports, LiteralsAndExpressions) {
   const auto with = [](const char* kind) {
     return letters(
         {{"pre_tokenizer",
@@ -112,7 +112,7 @@ TEST(TokenizerReports, Tok07LiteralsAndExpressions) {
   EXPECT_EQ(qwen->encode("I'LLx"), want);
 }
 
-TEST(TokenizerReports, Tok08TruncationInTheFileCutsNothing) {
+TEST(TokenizerReports, TruncationInTheFileCutsNothing) {
   const auto t =
       letters({{"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
                {"truncation",
@@ -124,7 +124,7 @@ TEST(TokenizerReports, Tok08TruncationInTheFileCutsNothing) {
   EXPECT_EQ(t->encode_with_offsets(text).ids.size(), 20u);
 }
 
-TEST(TokenizerReports, Tok12ComposedAndDecomposedTextIsTheSame) {
+TEST(TokenizerReports, ComposedAndDecomposedTextIsTheSame) {
   const auto qwen = tokenizer("qwen3");
   EXPECT_EQ(qwen->encode("e\xCC\x81"), qwen->encode("\xC3\xA9"));
   const auto t = letters({{"normalizer", {{"type", "NFKC"}}}, {"added_tokens", {added(30, "\xEF\xAC\x81")}}});
@@ -134,7 +134,7 @@ TEST(TokenizerReports, Tok12ComposedAndDecomposedTextIsTheSame) {
 }
 
 // Each construct once: it renders, or the template is refused when it is read.
-TEST(TokenizerReports, Tmpl02ConstructsOfTemplates) {
+TEST(TokenizerReports, ConstructsOfTemplates) {
   const Json context = {{"l", {{{"a", 1}}, {{"a", 2}}, {{"b", 3}}}}, {"n", {1, 2, 3, 4}}};
   const std::pair<const char*, const char*> cases[] = {
       {"{{ n | reject('odd') | list }}", "[2, 4]"},

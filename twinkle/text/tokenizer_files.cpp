@@ -29,15 +29,6 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-bool config_flag(const Json& config, const char* key, bool fallback, const std::string& root) {
-  const auto it = config.find(key);
-  if (it == config.end() || it->is_null()) return fallback;
-  if (!it->is_boolean())
-    throw invalid_argument(root + "tokenizer_config.json " + key + ": needs true or false, got " +
-                           it->dump());
-  return it->get<bool>();
-}
-
 }  // namespace
 
 std::shared_ptr<const Tokenizer> from_vocab_and_merges(const std::string& folder, Json config) {

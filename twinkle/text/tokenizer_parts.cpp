@@ -74,4 +74,13 @@ Json added_tokens_of(const Json& config, const std::string& root) {
   return added;
 }
 
+bool config_flag(const Json& config, const char* key, bool fallback, const std::string& root) {
+  const auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return fallback;
+  if (!it->is_boolean())
+    throw invalid_argument(root + "tokenizer_config.json " + key + ": needs true or false, got " +
+                           it->dump());
+  return it->get<bool>();
+}
+
 }  // namespace twinkle::tokenizer

@@ -32,4 +32,7 @@ Json added_token(int32_t id, std::string_view content, bool special, bool rstrip
 /// none.
 Json added_tokens_of(const Json& config, const std::string& root);
 
+/// A flag of tokenizer_config.json; absent and null are `fallback`. Errors begin with `root`.
+bool config_flag(const Json& config, const char* key, bool fallback, const std::string& root);
+
 }  // namespace twinkle::tokenizer

@@ -122,7 +122,10 @@ class Precompiled : public Normalizer {
     size_t end = at + unicode::char_bytes(bytes[at]);
     while (end < bytes.size()) {
       const auto next = static_cast<utf8proc_int32_t>(unicode::char_at(bytes, end));
-      if (utf8proc_grapheme_break_stateful(previous, next, &state)) break;
+      // Marks newer than utf8proc belong to what stands before them, too.
+      const bool newer_mark = utf8proc_category(next) == UTF8PROC_CATEGORY_CN &&
+                              (unicode::char_class(static_cast<char32_t>(next)) & unicode::kMark) != 0;
+      if (!newer_mark && utf8proc_grapheme_break_stateful(previous, next, &state)) break;
       previous = next;
       end += unicode::char_bytes(bytes[end]);
     }

@@ -224,15 +224,6 @@ void add_settings(const File& file, Json* parts) {
   (*parts)["decoder"] = sequence("decoders", std::move(decoders));
 }
 
-bool flag_of(const Json& config, const char* key, bool fallback, const std::string& root) {
-  const auto it = config.find(key);
-  if (it == config.end() || it->is_null()) return fallback;
-  if (!it->is_boolean())
-    throw invalid_argument(root + "tokenizer_config.json " + key + ": needs true or false, got " +
-                           it->dump());
-  return it->get<bool>();
-}
-
 // Tokens that the config names: pieces under another name, or new ones behind the pieces.
 Json added_tokens(File* file, const Json& config, const std::string& root) {
   Json list = Json::array();
@@ -282,7 +273,7 @@ std::shared_ptr<const Tokenizer> from_sentencepiece_file(SentencePieceFile given
   const std::string root = "[" + where + "] ";
   if (!config.is_object()) config = Json::object();
   auto file = std::make_shared<File>(std::move(given));
-  file->prefix_every_part = flag_of(config, "legacy", true, root);
+  file->prefix_every_part = config_flag(config, "legacy", true, root);
   Json parts = Json::object();
   parts["added_tokens"] = added_tokens(file.get(), config, root);
   add_settings(*file, &parts);
@@ -293,8 +284,8 @@ std::shared_ptr<const Tokenizer> from_sentencepiece_file(SentencePieceFile given
       config[name] = file->pieces[static_cast<size_t>(id)].text;
   }
   // By default a language model's text begins with BOS, and T5's (the unigram models) ends with EOS.
-  const bool bos = flag_of(config, "add_bos_token", !file->unigram && file->bos >= 0, root);
-  const bool eos = flag_of(config, "add_eos_token", file->unigram && file->eos >= 0, root);
+  const bool bos = config_flag(config, "add_bos_token", !file->unigram && file->bos >= 0, root);
+  const bool eos = config_flag(config, "add_eos_token", file->unigram && file->eos >= 0, root);
   config["add_bos_token"] = bos;
   config["add_eos_token"] = eos;
   std::shared_ptr<const File> done = file;
