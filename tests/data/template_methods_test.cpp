@@ -77,7 +77,8 @@ TEST(LossScale, LastRoundAndAll) {
   Trajectory left = row;
   left.messages[0]["loss"] = false;
   EXPECT_EQ(with_weight(*all, left, 1)[0],
-            "<|im_start|>assistant\nalpha<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\nbeta<|im_end|>\n"
+            "<|im_start|>assistant\nalpha<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>"
+            "assistant\nbeta<|im_end|>\n"
             "<|im_start|>tool\nresult<|im_end|>\n<|im_start|>assistant\ngamma<|im_end|>\n");
   // A message's own weight counts within it.
   Trajectory half = row;

@@ -5,7 +5,7 @@
 namespace twinkle {
 
 RenderedEncoder::RenderedEncoder(std::shared_ptr<const Tokenizer> tokenizer)
-    : tokenizer_(std::move(tokenizer)), special_(256) {
+    : tokenizer_(std::move(tokenizer)), special_(256), bytes_(static_cast<size_t>(tokenizer_->vocab_size())) {
   for (int64_t id = 0; id < tokenizer_->vocab_size(); ++id) {
     if (!tokenizer_->is_special(static_cast<int32_t>(id))) continue;
     std::string text = tokenizer_->id_to_token(static_cast<int32_t>(id));
@@ -39,10 +39,41 @@ std::vector<RenderedEncoder::Found> RenderedEncoder::find_special(const Rendered
   return out;
 }
 
+RenderedEncoder::~RenderedEncoder() {
+  for (auto& known : bytes_) delete known.load();
+}
+
+// Bytes of an id, found out once.
+const std::string& RenderedEncoder::bytes_of(int32_t id) const {
+  std::atomic<const std::string*>& slot = bytes_[static_cast<size_t>(id)];
+  if (const std::string* known = slot.load(std::memory_order_acquire)) return *known;
+  auto made = std::make_unique<const std::string>(tokenizer_->token_bytes(id));
+  const std::string* expected = nullptr;
+  if (slot.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel)) return *made.release();
+  return *expected;  // another thread was first
+}
+
+// Where the bytes of the ids spell the text, they say where each id lies; following every byte through the
+// tokenizer costs twice as much and is needed only where a normalizer or a marker changes the text.
+Encoding RenderedEncoder::encode_whole(std::string_view text) const {
+  Encoding out;
+  out.ids = tokenizer_->encode(text);
+  out.offsets.reserve(out.ids.size());
+  size_t at = 0;
+  for (const int32_t id : out.ids) {
+    const std::string& bytes = bytes_of(id);
+    if (bytes.empty() || text.substr(at, bytes.size()) != bytes) return tokenizer_->encode_with_offsets(text);
+    out.offsets.emplace_back(static_cast<int64_t>(at), static_cast<int64_t>(at + bytes.size()));
+    at += bytes.size();
+  }
+  if (at != text.size()) return tokenizer_->encode_with_offsets(text);
+  return out;
+}
+
 Encoding RenderedEncoder::encode(const Rendered& rendered) const {
   const std::vector<Found> found = find_special(rendered);
   if (std::none_of(found.begin(), found.end(), [](const Found& f) { return f.from_input; })) {
-    return tokenizer_->encode_with_offsets(rendered.text);
+    return encode_whole(rendered.text);
   }
   Encoding out;
   const auto size = static_cast<int64_t>(rendered.text.size());
