@@ -1,11 +1,10 @@
 // The samplers by upstream's names: conversations in, answers of the right weights out.
 #include "twinkle/sample/samplers.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "tests/sample/sample_testing.h"
+#include "tests/temp_dir.h"
 
 namespace twinkle::test {
 namespace {
@@ -18,15 +17,13 @@ Trajectory says(const std::string& text) {
 
 // A model in training over the tiny one, with its tokenizer on disk.
 struct Trainer {
-  Trainer()
-      : folder(std::filesystem::temp_directory_path() / ("twinkle-samplers-" + std::to_string(getpid()))) {
-    write_tiny_model(folder.string());
-    model = std::make_unique<TransformersModel>(std::move(tiny.model), folder.string());
+  Trainer() {
+    write_tiny_model(folder.path());
+    model = std::make_unique<TransformersModel>(std::move(tiny.model), folder.path());
     model->set_template();
     model->add_adapter_to_model("default", LoraConfig{.r = 4, .target_modules = {"q_proj", "down_proj"}});
     model->set_optimizer("AdamW", {{"lr", 0.05}});
   }
-  ~Trainer() { std::filesystem::remove_all(folder); }
   void step() {
     model->forward_backward(model->get_template()->encode([] {
       Trajectory t = says("who?");
@@ -36,7 +33,7 @@ struct Trainer {
     model->clip_grad_and_step();
   }
   TinySampling tiny;
-  std::filesystem::path folder;
+  TempDir folder;
   std::unique_ptr<TransformersModel> model;
 };
 
@@ -98,7 +95,7 @@ TEST(Samplers, AVersionKeepsItsWeightsWhileTrainingGoesOn) {
 TEST(Samplers, ReadAdaptersFromFolders) {
   Trainer trainer;
   trainer.step();
-  const std::string folder = (trainer.folder / "adapter").string();
+  const std::string folder = trainer.folder / "adapter";
   std::filesystem::create_directories(folder);
   trainer.model->group().adapter()->save(folder);
   vLLMSampler sampler(*trainer.model, {{"kv_cache_memory_mb", 4}});

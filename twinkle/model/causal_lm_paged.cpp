@@ -83,20 +83,33 @@ at::Tensor CausalLM::forward_paged(nn::Arena& arena, KvStorage& kv, std::span<co
   return hidden_TK;
 }
 
-at::Tensor CausalLM::logits(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora) {
-  Impl& m = *impl_;
-  const int64_t S = hidden_SK.size(0);
-  at::Tensor logits_SV = arena.take({S, m.config.vocab_size});
-  nn::Pass pass(arena);
-  pass.lora = lora;
-  const auto bound = pass.module_lora(m.head_module);
-  nn::Scratch scratch(arena);
-  at::Tensor low_SR;
-  if (bound) {
-    low_SR = arena.take({S, bound->batch.max_rank()});
+namespace {
+
+// The adapters of the head for rows of hidden states, and their low-rank activations in the arena.
+struct HeadAdapters {
+  HeadAdapters(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora, int64_t module)
+      : pass(arena) {
+    pass.lora = lora;
+    bound = pass.module_lora(module);
+    if (!bound) return;
+    low_SR = arena.take({hidden_SK.size(0), bound->batch.max_rank()});
     ops::lora_shrink(hidden_SK, bound->batch, low_SR);
   }
-  ops::head_logits(hidden_SK, m.head_matrix(lora), bound ? &bound->batch : nullptr, low_SR, logits_SV);
+  const ops::LoraBatch* batch() const { return bound ? &bound->batch : nullptr; }
+
+  nn::Pass pass;
+  std::optional<nn::Pass::ModuleLora> bound;
+  at::Tensor low_SR;
+};
+
+}  // namespace
+
+at::Tensor CausalLM::logits(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora) {
+  Impl& m = *impl_;
+  at::Tensor logits_SV = arena.take({hidden_SK.size(0), m.config.vocab_size});
+  nn::Scratch scratch(arena);
+  const HeadAdapters adapters(arena, hidden_SK, lora, m.head_module);
+  ops::head_logits(hidden_SK, m.head_matrix(lora), adapters.batch(), adapters.low_SR, logits_SV);
   return logits_SV;
 }
 
@@ -104,18 +117,10 @@ void CausalLM::score_hidden(nn::Arena& arena, const at::Tensor& hidden_SK, const
                             const std::vector<int32_t>& targets, double inv_temperature,
                             ops::HeadOutputs& out) {
   Impl& m = *impl_;
-  const int64_t S = hidden_SK.size(0);
-  TW_CHECK(S == static_cast<int64_t>(targets.size()), "a target for every row");
-  nn::Pass pass(arena);
-  pass.lora = lora;
-  const auto bound = pass.module_lora(m.head_module);
+  TW_CHECK(hidden_SK.size(0) == static_cast<int64_t>(targets.size()), "a target for every row");
   nn::Scratch scratch(arena);
-  at::Tensor low_SR;
-  if (bound) {
-    low_SR = arena.take({S, bound->batch.max_rank()});
-    ops::lora_shrink(hidden_SK, bound->batch, low_SR);
-  }
-  ops::head_logprobs(hidden_SK, m.head_matrix(lora), bound ? &bound->batch : nullptr, low_SR,
+  const HeadAdapters adapters(arena, hidden_SK, lora, m.head_module);
+  ops::head_logprobs(hidden_SK, m.head_matrix(lora), adapters.batch(), adapters.low_SR,
                      index_tensor(targets, m.device), inv_temperature, out);
 }
 

@@ -1,18 +1,13 @@
 #include "twinkle/sample/generate.h"
 
-#include "twinkle/core/error.h"
-
 namespace twinkle {
-namespace {
 
-Error naming(const Error& e, size_t index) {
-  std::string message = e.what();
+Error naming(const Error& error, const std::string& what, size_t index) {
+  std::string message = error.what();
   const std::string place = "[sample] ";
   if (message.starts_with(place)) message.erase(0, place.size());
-  return Error(e.kind(), place + "request " + std::to_string(index) + ": " + message);
+  return Error(error.kind(), place + what + " " + std::to_string(index) + ": " + message);
 }
-
-}  // namespace
 
 std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleRequest> requests,
                                    const OnText& on_text) {
@@ -47,7 +42,7 @@ std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleReque
     read_pieces();
     for (at = 0; at < jobs.size(); ++at) out.push_back(jobs[at]->wait());
   } catch (const Error& e) {
-    throw requests.size() > 1 ? naming(e, at) : e;
+    throw requests.size() > 1 ? naming(e, "request", at) : e;
   }
   for (size_t i = 0; i < out.size(); ++i) {
     for (auto& sequence : out[i].sequences) {

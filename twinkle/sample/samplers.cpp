@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "twinkle/core/error.h"
+#include "twinkle/sample/generate.h"
 
 namespace twinkle {
 namespace {
@@ -30,13 +31,6 @@ std::shared_ptr<const AdapterSnapshot> copy_of(const std::string& name, const Ad
     out->saved_modules.emplace(module, std::move(copy));
   }
   return out;
-}
-
-Error naming_input(const Error& e, size_t index) {
-  std::string message = e.what();
-  const std::string place = "[sample] ";
-  if (message.starts_with(place)) message.erase(0, place.size());
-  return Error(e.kind(), place + "input " + std::to_string(index) + ": " + message);
 }
 
 size_t count_of(const SampleInputs& inputs) {
@@ -232,7 +226,7 @@ std::vector<SampleResponse> Sampler::sample(const SampleInputs& inputs, const Sa
     for (const auto& job : jobs) job->cancel();
     while (!own_thread_ && engine_->step()) {
     }
-    throw requests.size() > 1 ? naming_input(e, at) : e;
+    throw requests.size() > 1 ? naming(e, "input", at) : e;
   }
   return out;
 }
