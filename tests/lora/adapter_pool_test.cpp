@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
 
 namespace twinkle {
 namespace {
@@ -27,7 +28,8 @@ std::string message_of(const std::function<void()>& work, ErrorKind kind = Error
     EXPECT_EQ(e.kind(), kind) << e.what();
     return e.what();
   }
-  return "nothing was thrown";
+  ADD_FAILURE() << "no error";
+  return "";
 }
 
 std::unique_ptr<CausalLM> tiny_model() {
@@ -281,16 +283,47 @@ TEST_F(Pool, OtherThreadsReadSnapshotsWhileWeightsChange) {
 }
 
 TEST_F(Pool, FoldersOfProcessesThatDiedAreRemoved) {
-  const std::string dead = folder_ + "/twinkle-adapters-2147483646-abcdef";
+  const std::string dead = folder_ + "/twinkle-adapters-abcdef", alive = folder_ + "/twinkle-adapters-ghijkl";
   fs::create_directory(dead);
+  fs::create_directory(alive);
+  const FolderLock other(alive);
   {
     AdapterPool pool = make(1);
     pool.create("a", config_of(2));
     pool.create("b", config_of(2));
     EXPECT_FALSE(fs::exists(dead));
+    EXPECT_TRUE(fs::exists(alive));
     EXPECT_EQ(num_files(), 1);
   }
+  fs::remove(alive);
   EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(Pool, StateKeepsItsShapeAndType) {
+  AdapterPool pool = make(1);
+  pool.create("a", config_of(2));
+  std::vector<at::Tensor> state = {at::randn({3, 5}).to(at::kBFloat16), at::arange(4)};
+  const std::vector<at::Tensor> before = state;
+  pool.set_state("a", {.get = [&] { return state; },
+                       .set = [&](std::vector<at::Tensor> given) { state = std::move(given); }});
+  pool.create("b", config_of(2));
+  EXPECT_FALSE(state[0].defined());
+  pool.use("a");
+  for (const size_t i : {0U, 1U}) {
+    EXPECT_EQ(state[i].scalar_type(), before[i].scalar_type());
+    EXPECT_TRUE(state[i].equal(before[i]));
+  }
+}
+
+TEST_F(Pool, UpdateOfOneThatIsWrittenOutLeavesItsSnapshot) {
+  AdapterPool pool = make(1);
+  pool.create("a", config_of(2));
+  const auto held = pool.snapshot("a");
+  const at::Tensor weights = held->modules[0].slot.a_rK.clone();
+  pool.create("b", config_of(2));
+  pool.before_update("a");
+  EXPECT_TRUE(held->modules[0].slot.a_rK.equal(weights));
+  EXPECT_GT(pool.snapshot("a")->version, held->version);
 }
 
 TEST(PoolParts, NamesOfTheModelsParts) {

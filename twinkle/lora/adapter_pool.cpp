@@ -1,12 +1,10 @@
 #include "twinkle/lora/adapter_pool.h"
 
 #include <ATen/ATen.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 
@@ -53,17 +51,35 @@ Parameter copy_of(const Parameter& from) {
   return copy;
 }
 
-// Folders of processes that no longer run: "twinkle-adapters-PID-XXXXXX".
+// What state may be made of.
+constexpr std::pair<at::ScalarType, const char*> kTypes[] = {
+    {at::kFloat, "F32"}, {at::kBFloat16, "BF16"}, {at::kHalf, "F16"}, {at::kDouble, "F64"},
+    {at::kLong, "I64"},  {at::kInt, "I32"},       {at::kByte, "U8"}};
+
+std::string safetensors_name(at::ScalarType type) {
+  for (const auto& [known, name] : kTypes) {
+    if (known == type) return name;
+  }
+  TW_CHECK(false, std::string("state of type ") + c10::toString(type) + " can not be written");
+}
+
+at::ScalarType scalar_type_of(const std::string& name) {
+  for (const auto& [type, known] : kTypes) {
+    if (name == known) return type;
+  }
+  throw unavailable("the file is not what was written");
+}
+
+// Folders of owners that died: nobody holds their lock.
 void remove_left_overs(const fs::path& parent) {
   std::error_code ignored;
   for (const auto& found : fs::directory_iterator(parent, ignored)) {
-    const std::string name = found.path().filename().string();
-    if (!name.starts_with(kFolder)) continue;
-    pid_t pid = 0;
-    const char* begin = name.data() + kFolder.size();
-    const auto [end, error] = std::from_chars(begin, name.data() + name.size(), pid);
-    if (error != std::errc() || *end != '-' || pid <= 0 || pid == ::getpid()) continue;
-    if (::kill(pid, 0) != 0 && errno == ESRCH) fs::remove_all(found.path(), ignored);
+    if (!found.path().filename().string().starts_with(kFolder) || !found.is_directory(ignored)) continue;
+    try {
+      const FolderLock lock(found.path().string());
+      fs::remove_all(found.path(), ignored);
+    } catch (const Error&) {  // it is in use, or not ours to remove
+    }
   }
 }
 
@@ -98,10 +114,11 @@ const std::string& AdapterPool::folder() {
       options_.spill_dir.empty() ? fs::temp_directory_path() : fs::path(options_.spill_dir);
   make_directories(parent.string());
   remove_left_overs(parent);
-  std::string pattern = (parent / (std::string(kFolder) + std::to_string(::getpid()) + "-XXXXXX")).string();
+  std::string pattern = (parent / (std::string(kFolder) + "XXXXXX")).string();
   if (::mkdtemp(pattern.data()) == nullptr) {
     throw unavailable("[pool] cannot make a folder in '" + parent.string() + "': " + std::strerror(errno));
   }
+  folder_lock_ = std::make_unique<FolderLock>(pattern);
   return folder_ = pattern;
 }
 
@@ -250,7 +267,8 @@ void AdapterPool::write_out(const std::string& name, Entry& leaving) {
   const auto add = [&](const std::string& key, const at::Tensor& value) {
     const at::Tensor host = value.cpu().contiguous();
     tensors.push_back(
-        {key, "F32", {host.numel()}, [host](int64_t offset, std::span<std::byte> out) {
+        {key, safetensors_name(host.scalar_type()), host.sizes().vec(),
+         [host](int64_t offset, std::span<std::byte> out) {
            std::memcpy(out.data(), static_cast<const std::byte*>(host.const_data_ptr()) + offset, out.size());
          }});
   };
@@ -286,7 +304,7 @@ void AdapterPool::bring_in(const std::string& name, Entry& entering) {
     const auto read = [&](const std::string& key) -> at::Tensor {
       const SafeTensor* tensor = file.find(key);
       if (tensor == nullptr) return {};
-      at::Tensor host = at::empty({tensor->num_elements()}, at::kFloat);
+      at::Tensor host = at::empty(tensor->shape, scalar_type_of(tensor->dtype));
       std::memcpy(host.mutable_data_ptr(), tensor->data.data(), tensor->data.size());
       return host.to(model_.device());
     };
@@ -351,7 +369,8 @@ std::shared_ptr<const AdapterSnapshot> AdapterPool::snapshot_of(int64_t version)
 void AdapterPool::before_update(const std::string& name) {
   Entry& changing = entry(name);
   const std::lock_guard lock(versions_mutex_);
-  if (const auto held = changing.snapshot.lock()) {
+  // Written out, the snapshot has the memory for itself.
+  if (const auto held = changing.snapshot.lock(); held && changing.resident()) {
     Adapter& adapter = *changing.adapter;
     adapter.set_values(copy_of(adapter.values()));
     for (auto& [module, parameter] : adapter.saved_modules()) parameter = copy_of(parameter);

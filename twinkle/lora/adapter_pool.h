@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "twinkle/core/files.h"
 #include "twinkle/lora/adapter.h"
 
 namespace twinkle {
@@ -116,6 +117,7 @@ class AdapterPool {
   AdapterPoolOptions options_;
   std::map<std::string, Entry> entries_;
   std::string folder_;
+  std::unique_ptr<FolderLock> folder_lock_;  // says that the folder's owner lives
   int64_t next_id_ = 1, clock_ = 0, num_resident_ = 0, times_written_ = 0;
 
   mutable std::mutex versions_mutex_;  // guards versions_, next_version_ and the snapshots of entries

@@ -167,11 +167,13 @@ void TransformersModel::load_weights(TrainGroup& g, const std::string& directory
   writer_.wait();
   if (g.adapter()) {
     const auto loaded = Adapter::load(*shared_.model, directory);
-    const LoraConfig &theirs = loaded->config(), &ours = g.adapter()->config();
-    if (theirs.lora_alpha != ours.lora_alpha || theirs.use_rslora != ours.use_rslora) {
-      throw invalid_argument("[checkpoint] '" + directory +
-                             "' has another lora_alpha or use_rslora than this adapter: its weights would be "
-                             "scaled otherwise");
+    for (const auto& ours : g.adapter()->modules()) {
+      for (const auto& theirs : loaded->modules()) {
+        if (theirs.name != ours.name || theirs.slot.scale == ours.slot.scale) continue;
+        throw invalid_argument("[checkpoint] '" + directory +
+                               "' has another lora_alpha, alpha_pattern or use_rslora for '" + ours.name +
+                               "' than this adapter: its weights would be scaled otherwise");
+      }
     }
     loaded->make_trainable();
     g.adapter()->make_trainable();
