@@ -1,6 +1,7 @@
 #include "twinkle/lora/adapter_pool.h"
 
 #include <ATen/ATen.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -291,6 +292,9 @@ void AdapterPool::write_out(const std::string& name, Entry& leaving) {
   adapter.set_gradients({});
   adapter.set_values({});
   if (leaving.state.set) leaving.state.set(std::vector<at::Tensor>(state.size()));
+  state.clear();
+  tensors.clear();
+  ::malloc_trim(0);  // otherwise the memory stays with the process
 }
 
 void AdapterPool::bring_in(const std::string& name, Entry& entering) {
