@@ -256,7 +256,8 @@ TEST(ToolCalls, TextFlowsWhileItCannotBeACall) {
 }
 
 TEST(ToolCalls, ReasoningIsTakenOffFirst) {
-  const auto& hermes = *tool_call_parser("hermes_qwen");
+  const auto parser = tool_call_parser("hermes_qwen");
+  const ToolCallParser& hermes = *parser;
   ParsedReply reply = parse_reply(hermes, "<think>\nmaybe <tool_call>\n</think>\n\nanswer");
   EXPECT_EQ(reply.reasoning, "maybe <tool_call>");
   EXPECT_EQ(reply.content, "answer");
