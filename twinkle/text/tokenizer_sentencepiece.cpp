@@ -213,6 +213,8 @@ void add_settings(const File& file, Json* parts) {
     std::string any;
     for (const std::string& symbol : symbols) any += (any.empty() ? "" : "|") + escaped(symbol);
     steps.push_back(split_regex(any));
+    // Symbols are read whole (ignore_merges), and so would be a text that spells the name of a byte.
+    if (file.byte_fallback) steps.push_back(split_regex("(?<=\\A<0x[0-9A-F]{2})>\\z"));
   }
   (*parts)["pre_tokenizer"] = steps.empty() ? Json() : sequence("pretokenizers", std::move(steps));
 
