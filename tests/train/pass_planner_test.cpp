@@ -210,6 +210,35 @@ TEST(PassPlanner, AFloodDelaysANewcomerByOnePassOnly) {
   EXPECT_GE(mine, 1);
 }
 
+// Its queue is empty after each pass, so it starts level with the one that waits, again and again.
+TEST(PassPlanner, WhoKeepsComingBackDoesNotOvertake) {
+  for (const bool waits_first : {true, false}) {
+    PassPlanner planner({.token_budget = 10});
+    const PlannedRequest one{.tenant = "a", .kind = WorkKind::kForward, .lengths = {10}};
+    if (!waits_first) planner.push(0, one);
+    planner.push(-1, {.tenant = "z", .kind = WorkKind::kForward, .lengths = {10}});
+    if (waits_first) planner.push(0, one);
+    std::vector<int64_t> order;
+    for (int64_t id = 1; id < 4; ++id) {
+      const auto plan = planner.next();
+      ASSERT_EQ(plan.pieces.size(), 1U);
+      order.push_back(plan.pieces[0].id);
+      if (order.back() >= 0) planner.push(id, one);
+    }
+    EXPECT_EQ(order[waits_first ? 0 : 1], -1);
+  }
+}
+
+TEST(PassPlanner, ABudgetWithoutEnd) {
+  PassPlanner planner({.token_budget = INT64_MAX});
+  for (int64_t id = 0; id < 4; ++id)
+    planner.push(id,
+                 {.tenant = id % 2 == 0 ? "a" : "b", .kind = WorkKind::kForwardBackward, .lengths = {10}});
+  EXPECT_EQ(planner.next().pieces.size(), 2U);
+  EXPECT_EQ(planner.next().pieces.size(), 2U);
+  EXPECT_TRUE(planner.empty());
+}
+
 TEST(PassPlanner, CreditIsForThoseWhoWait) {
   PassPlanner planner({.token_budget = 100});
   int64_t id = 0;

@@ -12,6 +12,11 @@ int64_t cost_of(WorkKind kind, int64_t tokens) {
   return kind == WorkKind::kForwardBackward ? 3 * tokens : tokens;
 }
 
+PassPlanner::PassPlanner(const PassPlannerOptions& options) : options_(options) {
+  // Costs of a pass stay numbers that can be added.
+  options_.token_budget = std::min(options_.token_budget, INT64_MAX / 8);
+}
+
 void PassPlanner::push(int64_t id, PlannedRequest request) {
   Tenant& tenant = tenants_[request.tenant];
   if (tenant.queue.empty()) {
@@ -21,7 +26,7 @@ void PassPlanner::push(int64_t id, PlannedRequest request) {
       if (!other.queue.empty()) least = std::min(least, other.cost);
     tenant.cost = least == INT64_MAX ? 0 : least;
   }
-  tenant.queue.push_back({id, std::move(request), 0});
+  tenant.queue.push_back({id, std::move(request), arrivals_++, 0});
   ++waiting_;
 }
 
@@ -56,12 +61,17 @@ PassPlanner::Plan PassPlanner::next() {
     if (needed > room && !fresh) return 0;
     return request.whole ? static_cast<int64_t>(lengths.size()) : 1;
   };
+  // Of tenants that are level the one whose request came first: one that keeps coming back level with the
+  // least served does not pass it each time.
+  const auto before = [](const Tenant& a, const Tenant& b) {
+    return a.cost != b.cost ? a.cost < b.cost : a.queue.front().arrival < b.queue.front().arrival;
+  };
   while (true) {
     Tenant* chosen = nullptr;
     const std::string* name = nullptr;
     int64_t count = 0;
     for (auto& [candidate_name, candidate] : tenants_) {
-      if (chosen != nullptr && candidate.cost >= chosen->cost) continue;
+      if (candidate.queue.empty() || (chosen != nullptr && !before(candidate, *chosen))) continue;
       if (const int64_t n = takes(candidate_name, candidate); n > 0) {
         chosen = &candidate;
         name = &candidate_name;

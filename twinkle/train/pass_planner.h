@@ -32,7 +32,7 @@ struct PlannedRequest {
 
 class PassPlanner {
  public:
-  explicit PassPlanner(const PassPlannerOptions& options) : options_(options) {}
+  explicit PassPlanner(const PassPlannerOptions& options);
 
   /// Takes a request; `id` is the caller's.
   void push(int64_t id, PlannedRequest request);
@@ -54,7 +54,8 @@ class PassPlanner {
   struct Waiting {
     int64_t id = 0;
     PlannedRequest request;
-    int64_t next = 0;  // first sequence that has not run
+    int64_t arrival = 0;  // among all requests
+    int64_t next = 0;     // first sequence that has not run
   };
   struct Tenant {
     std::deque<Waiting> queue;
@@ -64,7 +65,7 @@ class PassPlanner {
 
   PassPlannerOptions options_;
   std::map<std::string, Tenant> tenants_;
-  int64_t waiting_ = 0;
+  int64_t waiting_ = 0, arrivals_ = 0;
 };
 
 /// Cost of a sequence.
