@@ -1,6 +1,7 @@
 #include "twinkle/train/multi_lora_transformers_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "twinkle/core/suggest.h"
@@ -42,6 +43,7 @@ MultiLoraTransformersModel::MultiLoraTransformersModel(const std::string& model_
       multi_(options),
       pool_(*shared_.model, pool_options(options)),
       base_(shared_, nullptr) {
+  base_.passes() = {.micro_batch_tokens = options_.micro_batch_tokens, .packing = options_.packing};
   recompute_ = options.model.gradient_checkpointing == Recompute::kAlways;
 }
 
@@ -51,6 +53,7 @@ MultiLoraTransformersModel::MultiLoraTransformersModel(std::unique_ptr<CausalLM>
       multi_(options),
       pool_(*shared_.model, pool_options(options)),
       base_(shared_, nullptr) {
+  base_.passes() = {.micro_batch_tokens = options_.micro_batch_tokens, .packing = options_.packing};
   recompute_ = options.model.gradient_checkpointing == Recompute::kAlways;
 }
 
@@ -178,24 +181,17 @@ PlannedRequest MultiLoraTransformersModel::planned(const TenantRequest& request)
   return out;
 }
 
-// Room for the largest pass that these requests can make.
-void MultiLoraTransformersModel::plan_memory_for(std::span<const TenantRequest> requests) {
-  int64_t all = 0, most = 0;
-  for (const auto& request : requests) {
-    all += tokens_of(request);
-    for (const auto& feature : request.features)
-      most = std::max(most, static_cast<int64_t>(feature.input_ids.size()));
-  }
-  const int64_t tokens = std::max(most, std::min(all, options_.micro_batch_tokens));
+// Room for a pass of so many tokens.
+void MultiLoraTransformersModel::plan_memory_for(int64_t tokens) {
   if (tokens <= planned_tokens_) return;
   const bool check = options_.check_memory && options_.device.is_cpu();
   const PassPlan plan =
       plan_shared_passes(*shared_.model, multi_.max_r, tokens, options_.gradient_checkpointing, check);
-  recompute_ = plan.recompute;
-  planned_tokens_ = tokens;
   shared_.live = nullptr;
   shared_.model->finish();
   shared_.model->arena().reserve(plan.arena_bytes);
+  recompute_ = plan.recompute;
+  planned_tokens_ = tokens;
 }
 
 // ---------------------------------------------------------------- running
@@ -220,30 +216,67 @@ StepResult MultiLoraTransformersModel::carry_out_step(const TenantRequest& reque
   return result;
 }
 
+// Most adapters of a pass: those that never leave memory (see AdapterPool) take room from the others.
+int64_t MultiLoraTransformersModel::most_in_a_pass() const {
+  int64_t pinned = 0;
+  for (const auto& [name, g] : groups_) pinned += g->adapter()->saved_modules().empty() ? 0 : 1;
+  return std::max<int64_t>(1, pool_.options().max_loras - pinned);
+}
+
+// The requests that can be carried out. Each of the others has its error: what nobody will run needs no
+// memory, and a sequence that is too long for the memory is its owner's affair.
+void MultiLoraTransformersModel::take_requests(Running& running, PassPlanner& planner) {
+  const int64_t budget = options_.micro_batch_tokens;
+  std::vector<std::optional<PlannedRequest>> accepted(running.requests.size());
+  const auto for_accepted = [&](const auto& work) {
+    for (size_t i = 0; i < accepted.size(); ++i) {
+      if (!running.results[i].ok()) continue;
+      try {
+        work(i);
+      } catch (...) {
+        running.results[i].error = error_now();
+      }
+    }
+  };
+  for_accepted([&](size_t i) { accepted[i] = planned(running.requests[i]); });
+  int64_t shared = 0;  // tokens of sequences that can share a pass
+  for_accepted([&](size_t i) {
+    for (const int64_t length : accepted[i]->lengths) shared += length <= budget ? length : 0;
+  });
+  for_accepted([&](size_t i) {
+    if (accepted[i]->kind == WorkKind::kStep) return;
+    plan_memory_for(std::min(shared, budget));
+    const auto& lengths = accepted[i]->lengths;
+    // A longer sequence has a pass of its own.
+    if (const int64_t longest = *std::max_element(lengths.begin(), lengths.end()); longest > budget)
+      plan_memory_for(longest);
+  });
+  for_accepted([&](size_t i) { planner.push(static_cast<int64_t>(i), std::move(*accepted[i])); });
+}
+
 std::vector<TenantResult> MultiLoraTransformersModel::run(std::span<const TenantRequest> requests) {
   Running running{.requests = requests,
                   .results = std::vector<TenantResult>(requests.size()),
                   .calls = std::vector<std::shared_ptr<TrainGroup::Call>>(requests.size())};
-  PassPlanner planner(
-      {.token_budget = options_.micro_batch_tokens, .max_tenants = pool_.options().max_loras});
-  for (size_t i = 0; i < requests.size(); ++i) {
-    try {
-      planner.push(static_cast<int64_t>(i), planned(requests[i]));
-    } catch (...) {
-      running.results[i].error = error_now();
-    }
-  }
-  plan_memory_for(requests);
-  while (!planner.empty()) {
-    const PassPlanner::Plan plan = planner.next();
-    for (const int64_t id : plan.steps) {
-      try {
-        running.result(id).step = carry_out_step(running.request(id));
-      } catch (...) {
-        running.result(id).error = error_now();
+  PassPlanner planner({.token_budget = options_.micro_batch_tokens, .max_tenants = most_in_a_pass()});
+  take_requests(running, planner);
+  try {
+    while (!planner.empty()) {
+      const PassPlanner::Plan plan = planner.next();
+      for (const int64_t id : plan.steps) {
+        try {
+          running.result(id).step = carry_out_step(running.request(id));
+        } catch (...) {
+          running.result(id).error = error_now();
+        }
       }
+      if (!plan.pieces.empty()) run_pass(running, plan.pieces);
     }
-    if (!plan.pieces.empty()) run_pass(running, plan.pieces);
+  } catch (...) {
+    // No half of a call may be left in the gradients.
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (const auto call = std::move(running.calls[i])) group_of(requests[i]).fail(*call);
+    throw;
   }
   return std::move(running.results);
 }
@@ -259,20 +292,31 @@ void MultiLoraTransformersModel::bring_in(Running& running, const std::vector<Pa
     }
     return out;
   };
+  // The gradients of a part that ran in a pass before go too.
+  const auto fail = [&](int64_t id) {
+    running.result(id).error = error_now();
+    if (const auto call = std::move(running.call(id))) group_of(running.request(id)).fail(*call);
+  };
   try {
     return pool_.use(names());
-  } catch (const Error&) {
+  } catch (...) {
     for (const auto& piece : pieces) {
       const std::string& name = running.request(piece.id).adapter_name;
-      if (name.empty()) continue;
+      if (name.empty() || !running.result(piece.id).ok()) continue;
       try {
         pool_.use(name);
       } catch (...) {
-        running.result(piece.id).error = error_now();
+        fail(piece.id);
       }
     }
   }
-  pool_.use(names());
+  try {
+    pool_.use(names());
+  } catch (...) {
+    for (const auto& piece : pieces) {
+      if (!running.request(piece.id).adapter_name.empty() && running.result(piece.id).ok()) fail(piece.id);
+    }
+  }
 }
 
 void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<PassPlanner::Piece>& planned) {

@@ -102,7 +102,9 @@ class MultiLoraTransformersModel : public TransformersModel {
   void add(const std::string& name, std::shared_ptr<Adapter> adapter);
   void check_lengths(std::span<const InputFeature> features) const;
   PlannedRequest planned(const TenantRequest& request);
-  void plan_memory_for(std::span<const TenantRequest> requests);
+  void plan_memory_for(int64_t tokens);
+  int64_t most_in_a_pass() const;
+  void take_requests(Running& running, PassPlanner& planner);
   TrainGroup& group_of(const TenantRequest& request);
   StepResult carry_out_step(const TenantRequest& request);
   void bring_in(Running& running, const std::vector<PassPlanner::Piece>& pieces);

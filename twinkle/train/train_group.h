@@ -164,6 +164,9 @@ class TrainGroup {
   void set_optimizer_storage(std::vector<at::Tensor> storage) {
     if (optimizer_) optimizer_->set_storage(std::move(storage));
   }
+  /// To be called before weights are written over from outside: who still reads them keeps the old ones, and
+  /// a pass that is held is run again. Ask for trained() after it.
+  void weights_change();
   /// Continues a run: after this the next call is the one that would have followed.
   void restore(int64_t sequences_seen, int64_t tokens_seen, int64_t schedule_position,
                int64_t skipped_steps = 0);
@@ -218,6 +221,7 @@ class TrainGroup {
   // The accumulated batch.
   int64_t calls_ = 0;
   bool flushed_ = false, stepped_ = false;
+  bool dirty_ = false;  // gradients of a call that failed may still lie with an adapter that was written out
   double denominator_ = 0;
   std::vector<Sequence> sequences_;
   std::string broken_;          // what is not finite, "" when all is

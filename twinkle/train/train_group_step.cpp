@@ -88,6 +88,11 @@ void TrainGroup::prepare() {
   prepared_ = true;
 }
 
+void TrainGroup::weights_change() {
+  if (before_update_) before_update_();
+  shared_.live = nullptr;
+}
+
 void TrainGroup::restore(int64_t sequences_seen, int64_t tokens_seen, int64_t schedule_position,
                          int64_t skipped_steps) {
   reset_accumulation();
@@ -104,9 +109,14 @@ bool TrainGroup::at_boundary() const {
   return calls_ > 0 && (stepped_ || flushed_ || calls_ >= accumulation_steps_);
 }
 
-// A new accumulation begins with the first backward after a step, whether or not zero_grad was called.
+// A new accumulation begins with the first backward after a step, whether or not zero_grad was called. The
+// gradients are in memory here.
 void TrainGroup::begin_accumulation() {
-  if (stepped_) reset_accumulation();
+  if (stepped_ || dirty_) {
+    calls_ = std::max<int64_t>(calls_, 1);
+    reset_accumulation();
+    dirty_ = false;
+  }
   norm_.reset();
   clip_scale_ = 1.0;
 }
@@ -129,12 +139,13 @@ void TrainGroup::reset_accumulation() {
 }
 
 // An error in the middle of a call: half of its gradients may be there already, so the whole accumulation
-// goes.
+// goes. An adapter that is not in memory has its gradients cleared when they are back.
 void TrainGroup::abandon() {
   shared_.live = nullptr;
   shared_.model->finish();
   calls_ = std::max<int64_t>(calls_, 1);
   reset_accumulation();
+  dirty_ = true;
 }
 
 std::string TrainGroup::name_of(const Sequence& sequence) const {

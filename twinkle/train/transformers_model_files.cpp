@@ -49,9 +49,9 @@ Adapter copy_of(const Adapter& adapter) {
   return copy;
 }
 
-// Values of `from` into the tensors of `to`, by name.
-void copy_values(std::vector<Adapter::Trained> to, std::vector<Adapter::Trained> from,
-                 const std::string& directory) {
+// Values of `from` into the group's adapter, by name. Nothing has changed after an error.
+void copy_values(TrainGroup& group, std::vector<Adapter::Trained> from, const std::string& directory) {
+  const auto to = group.adapter()->trained();
   std::map<std::string, at::Tensor> values;
   for (auto& t : from) values[t.name] = t.value;
   for (auto& t : to) {
@@ -68,13 +68,15 @@ void copy_values(std::vector<Adapter::Trained> to, std::vector<Adapter::Trained>
     throw invalid_argument("[checkpoint] '" + directory + "' has " + std::to_string(values.size()) +
                            " tensors, this adapter trains " + std::to_string(to.size()));
   }
-  for (auto& t : to) t.value.copy_(values.at(t.name));
+  group.weights_change();  // may give the adapter other tensors
+  for (auto& t : group.adapter()->trained()) t.value.copy_(values.at(t.name));
 }
 
-void load_full_weights(CausalLM& model, const std::string& directory) {
+void load_full_weights(TrainGroup& group, CausalLM& model, const std::string& directory) {
   const ModelFiles files = open_model_files(directory);
   if (!files.weights) throw not_found("[checkpoint] '" + directory + "' has no weights");
   check_weights(model.config(), *files.weights);
+  group.weights_change();
   for (auto& p : model.parameters()) {
     if (p.is_matrix()) {
       const auto fresh = ops::PackedMatrix::build(
@@ -177,10 +179,10 @@ void TransformersModel::load_weights(TrainGroup& g, const std::string& directory
     }
     loaded->make_trainable();
     g.adapter()->make_trainable();
-    copy_values(g.adapter()->trained(), loaded->trained(), directory);
+    copy_values(g, loaded->trained(), directory);
   } else {
     g.prepare();
-    load_full_weights(*shared_.model, directory);
+    load_full_weights(g, *shared_.model, directory);
   }
 }
 
