@@ -110,15 +110,17 @@ class TenantsBench {
                              .model = {.dtype = args.get_string("dtype"),
                                        .device = device,
                                        .load_weights = args.get_string("init") == "pretrained"}};
-    if (args.has("max_tokens_per_pass"))
-      options.model.micro_batch_tokens = args.get_int("max_tokens_per_pass");
     if (args.has("recompute")) {
       options.model.gradient_checkpointing =
           args.get_bool("recompute") ? Recompute::kAlways : Recompute::kNever;
     }
-    for (const auto& n : args.get("tokens_each")) {
-      options.model.micro_batch_tokens =
-          std::max(options.model.micro_batch_tokens, n.get<int64_t>() * args.get_int("tenants"));
+    if (args.has("max_tokens_per_pass")) {
+      options.model.micro_batch_tokens = args.get_int("max_tokens_per_pass");
+    } else {  // all tenants in one pass
+      for (const auto& n : args.get("tokens_each")) {
+        options.model.micro_batch_tokens =
+            std::max(options.model.micro_batch_tokens, n.get<int64_t>() * args.get_int("tenants"));
+      }
     }
     model_ = std::make_unique<MultiLoraTransformersModel>(checked_model_path(args), options);
   }
