@@ -95,6 +95,7 @@ TEST_F(Files, TheSystemsReasonsHaveKinds) {
 TEST_F(Files, AFolderHasOneHolder) {
   {
     const FolderLock first(root_);
+    EXPECT_TRUE(first.guarded());
     try {
       const FolderLock second(root_);
       FAIL() << "locked twice";

@@ -157,7 +157,8 @@ FolderLock::FolderLock(const std::string& path)
     : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_ < 0) throw system_error("open", path, errno);
   // A file system without locks (ENOLCK, ENOTSUP) is used unguarded.
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  guarded_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+  if (guarded_ || errno != EWOULDBLOCK) return;
   ::close(fd_);
   throw conflict("[files] another run is writing to '" + path + "'; give another folder, or wait for it");
 }

@@ -38,9 +38,12 @@ class FolderLock {
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
+  /// False where the file system has no locks: others may be there all the same.
+  bool guarded() const { return guarded_; }
 
  private:
   int fd_;
+  bool guarded_ = false;
 };
 
 /// A read-only memory map; empty files map to an empty span. Move-only.
