@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kFolder = "twinkle-adapters-";
+constexpr int kAttempts = 10;  // to make a folder that nobody else touches
 constexpr std::string_view kAllLinear = "all-linear";
 
 std::string last_component(const std::string& module) { return module.substr(module.rfind('.') + 1); }
@@ -71,14 +72,14 @@ at::ScalarType scalar_type_of(const std::string& name) {
   throw unavailable("the file is not what was written");
 }
 
-// Folders of owners that died: nobody holds their lock.
+// Folders of owners that died: nobody holds their lock. Where there are no locks nobody knows, and they stay.
 void remove_left_overs(const fs::path& parent) {
   std::error_code ignored;
   for (const auto& found : fs::directory_iterator(parent, ignored)) {
     if (!found.path().filename().string().starts_with(kFolder) || !found.is_directory(ignored)) continue;
     try {
       const FolderLock lock(found.path().string());
-      fs::remove_all(found.path(), ignored);
+      if (lock.guarded()) fs::remove_all(found.path(), ignored);
     } catch (const Error&) {  // it is in use, or not ours to remove
     }
   }
@@ -115,12 +116,26 @@ const std::string& AdapterPool::folder() {
       options_.spill_dir.empty() ? fs::temp_directory_path() : fs::path(options_.spill_dir);
   make_directories(parent.string());
   remove_left_overs(parent);
-  std::string pattern = (parent / (std::string(kFolder) + "XXXXXX")).string();
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    throw unavailable("[pool] cannot make a folder in '" + parent.string() + "': " + std::strerror(errno));
+  for (int attempt = 1;; ++attempt) {
+    std::string path = (parent / (std::string(kFolder) + "XXXXXX")).string();
+    if (::mkdtemp(path.data()) == nullptr) {
+      throw unavailable("[pool] cannot make a folder in '" + parent.string() + "': " + std::strerror(errno));
+    }
+    // Before it is locked, another run may take it for a left-over and remove it.
+    try {
+      auto lock = std::make_unique<FolderLock>(path);
+      if (is_directory(path)) {
+        folder_lock_ = std::move(lock);
+        return folder_ = path;
+      }
+    } catch (const Error&) {
+      std::error_code ignored;
+      fs::remove(path, ignored);
+      if (attempt == kAttempts) throw;
+    }
+    if (attempt == kAttempts)
+      throw unavailable("[pool] other runs keep removing the folders made in '" + parent.string() + "'");
   }
-  folder_lock_ = std::make_unique<FolderLock>(pattern);
-  return folder_ = pattern;
 }
 
 AdapterPool::Entry& AdapterPool::entry(const std::string& name) {
@@ -315,16 +330,20 @@ void AdapterPool::bring_in(const std::string& name, Entry& entering) {
     values = read("values");
     gradients = read("gradients");
     for (size_t i = 0; i < state.size(); ++i) state[i] = read("state." + std::to_string(i));
-    if (!values.defined() || values.numel() != adapter.flat_elements()) {
+    const auto fits = [&](const at::Tensor& x) {
+      return x.numel() == adapter.flat_elements() && x.scalar_type() == at::kFloat;
+    };
+    if (!values.defined() || !fits(values) || (gradients.defined() && !fits(gradients))) {
       throw unavailable("the file is not what was written");
     }
   } catch (const std::exception& e) {
     throw unavailable("[pool] adapter '" + name + "' was written to '" + entering.file +
                       "' to make room and can not be read again: " + e.what());
   }
+  // The one that may refuse what it gets goes first, so that nothing has changed then.
+  if (entering.state.set) entering.state.set(std::move(state));
   adapter.set_values(std::move(values));
   adapter.set_gradients(std::move(gradients));
-  if (entering.state.set) entering.state.set(std::move(state));
   std::error_code ignored;
   fs::remove(entering.file, ignored);
   entering.file.clear();
