@@ -236,6 +236,9 @@ TEST(Tenants, ErrorsAreTheOwnersAlone) {
     EXPECT_NE(error(2).find("token 512 at position 0 is not in the vocabulary"), std::string::npos)
         << error(2);
     EXPECT_NE(error(3).find("base model is not trained"), std::string::npos) << error(3);
+    EXPECT_EQ(error(4), "");
+    EXPECT_EQ(error(5).find("these weights are lost") != std::string::npos, call == 0) << error(5);
+    EXPECT_EQ(results[5].step.skipped, call > 0);
     for (size_t i = 6; i < requests.size(); ++i)
       note(records[requests[i].adapter_name], requests[i], results[i]);
   }
@@ -245,6 +248,33 @@ TEST(Tenants, ErrorsAreTheOwnersAlone) {
   }
   EXPECT_EQ(model.cur_step("throws"), 0);
   EXPECT_EQ(model.cur_step("explodes"), 1);
+}
+
+// As when the call is made in one pass.
+TEST(Tenants, ACallThatIsNotFiniteIsInNoMetric) {
+  MultiLoraTransformersModel model(stories(), options(2, 12));
+  model.add_adapter_to_model("a", lora_of(4, {"q_proj"}, 1));
+  const auto good = testing::features({12, 12}, 1);
+  auto bad = good;
+  bad[1].weights.assign(12, NAN);
+  model.run({{.adapter_name = "a", .features = good}, {.adapter_name = "a", .kind = WorkKind::kStep}});
+  const auto results =
+      model.run({{.adapter_name = "a", .features = bad}, {.adapter_name = "a", .kind = WorkKind::kStep}});
+  EXPECT_TRUE(results[1].step.skipped) << results[1].step.reason;
+  EXPECT_EQ(model.calculate_metric(true, "a")["tokens_seen"], 24);
+}
+
+TEST(Tenants, AStepThatCanNotClipIsRefused) {
+  MultiLoraTransformersModel model(stories(), options(2));
+  model.add_adapter_to_model("a", lora_of(4, {"q_proj"}, 1));
+  const auto results =
+      model.run({{.adapter_name = "a", .features = testing::features({12}, 1)},
+                 {.adapter_name = "a", .kind = WorkKind::kStep, .max_grad_norm = NAN},
+                 {.adapter_name = "a", .kind = WorkKind::kStep, .max_grad_norm = 0, .norm_type = 3},
+                 {.adapter_name = "a", .kind = WorkKind::kStep}});
+  EXPECT_FALSE(results[1].ok());
+  EXPECT_FALSE(results[2].ok());
+  EXPECT_TRUE(results[3].step.stepped);
 }
 
 TEST(Tenants, WholeCopiesHavePassesOfTheirOwn) {

@@ -169,7 +169,10 @@ PlannedRequest MultiLoraTransformersModel::planned(const TenantRequest& request)
     throw not_found("[run] there is no adapter '" + request.adapter_name + "'" +
                     did_you_mean(request.adapter_name, pool_.names()));
   }
-  if (request.kind == WorkKind::kStep) return out;
+  if (request.kind == WorkKind::kStep) {
+    TrainGroup::check_clipping(request.max_grad_norm, request.norm_type);
+    return out;
+  }
   check_features(request.features, request.args.extras, shared_.model->config().vocab_size);
   check_lengths(request.features);
   TrainGroup& g = group_of(request);
@@ -394,10 +397,10 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
       running.result(id).output = g.close(running.call(id));
       if (request.kind == WorkKind::kForward && request.calculate_loss)
         running.result(id).output.loss = g.calculate_loss();
+      running.call(id).reset();
     } catch (...) {
-      running.result(id).error = error_now();
+      fail(id);
     }
-    running.call(id).reset();
   }
 }
 

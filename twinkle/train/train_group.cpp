@@ -19,6 +19,10 @@ std::vector<std::vector<float>> lists(const at::Tensor& values_S, const std::vec
   return out;
 }
 
+at::Tensor joined(const std::vector<at::Tensor>& parts) {
+  return parts[0].defined() ? at::cat(parts) : at::Tensor();
+}
+
 void append(std::vector<double>& to, const std::vector<double>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
@@ -88,7 +92,7 @@ void TrainGroup::run_forward(Call& call) {
     if (keep) live_piece_ = std::move(piece);
   }
   call.input = join_inputs(parts);
-  call.argmax_S = argmax[0].defined() ? at::cat(argmax) : at::Tensor();
+  call.argmax_S = joined(argmax);
   if (keep) {
     shared_.live = &call;
   } else {
@@ -219,11 +223,11 @@ ModelOutput TrainGroup::forward_backward(std::span<const InputFeature> features,
       if (broken_.empty()) shared_.fused().backward();
     }
     shared_.model->finish();
+    return close(call);
   } catch (...) {
     fail(*call);
     throw;
   }
-  return close(call);
 }
 
 // ---------------------------------------------------------------- in pieces
@@ -258,21 +262,27 @@ void TrainGroup::take_forward(Call& call, Piece& piece) {
   const LossOutput out = evaluate_input(input);
   accumulate(call, piece.micro.begin, input, out);
   if (broken_.empty()) {
-    report_pass(train_metrics_, input, out, piece.part.argmax_S, piece.micro.batch.num_tokens());
     piece.part.dlogprob_S = out.dlogprob_S;
     piece.part.dentropy_S = out.dentropy_S;
   }
+  call.dlogprob_parts.push_back(out.dlogprob_S);
+  call.dentropy_parts.push_back(out.dentropy_S);
   append(call.sums.sum_B, out.sum_B);
   append(call.sums.denominator_B, out.denominator_B);
 }
 
 ModelOutput TrainGroup::close(const std::shared_ptr<Call>& call) {
   call->input = join_inputs(call->parts);
-  call->argmax_S = call->argmax_parts[0].defined() ? at::cat(call->argmax_parts) : at::Tensor();
+  call->argmax_S = joined(call->argmax_parts);
   call->parts.clear();
   call->argmax_parts.clear();
   if (call->training) {
+    call->sums.dlogprob_S = joined(call->dlogprob_parts);
+    call->sums.dentropy_S = joined(call->dentropy_parts);
     call->out = std::move(call->sums);
+    // All of a call or, when something in it is not finite, nothing.
+    if (broken_.empty())
+      report_pass(train_metrics_, call->input, *call->out, call->argmax_S, call->num_tokens);
     end_call(*call);
   } else {
     eval_call_ = call;

@@ -132,6 +132,8 @@ class TrainGroup {
   /// The norm of the whole accumulated gradient, divided as the loss says, before clipping; nothing between
   /// boundaries; NaN when a loss was not finite. `max_norm` <= 0: no clipping. `norm_type` 2 or infinity.
   std::optional<double> clip_grad_norm(double max_norm, double norm_type);
+  /// invalid_argument for what clip_grad_norm() does not take.
+  static void check_clipping(double max_norm, double norm_type);
   /// invalid_argument when the rate was so large that a weight is no longer a number to compute with: the
   /// weights are lost then, and only those of a checkpoint can be gone on with.
   StepResult step(const StepOverrides& overrides = {});
@@ -241,7 +243,7 @@ struct TrainGroup::Call {
   int64_t first_order = 0;    // the run's number of the first sequence
   int64_t num_tokens = 0;
   std::vector<LossInput> parts;  // of the pieces so far
-  std::vector<at::Tensor> argmax_parts;
+  std::vector<at::Tensor> argmax_parts, dlogprob_parts, dentropy_parts;
   LossOutput sums;  // of the pieces so far
   LossInput input;
   at::Tensor argmax_S;

@@ -235,10 +235,15 @@ std::string TrainGroup::find_bad_sequence() {
   return found;
 }
 
-std::optional<double> TrainGroup::clip_grad_norm(double max_norm, double norm_type) {
+void TrainGroup::check_clipping(double max_norm, double norm_type) {
+  if (std::isnan(max_norm)) throw invalid_argument("[clip_grad_norm] max_grad_norm is not a number");
   if (norm_type != 2.0 && !(std::isinf(norm_type) && norm_type > 0)) {
     throw invalid_argument("[clip_grad_norm] norm_type must be 2 or inf, got " + std::to_string(norm_type));
   }
+}
+
+std::optional<double> TrainGroup::clip_grad_norm(double max_norm, double norm_type) {
+  check_clipping(max_norm, norm_type);
   if (stepped_ || !at_boundary()) return std::nullopt;
   norm_.reset();
   measure(norm_type);
