@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "tests/cli/run_program.h"
+#include "tests/needs.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/json.h"
 
@@ -112,12 +113,10 @@ TEST(Program, ListsWithoutTheEngine) {
   EXPECT_EQ(self->at("params")[0].at("default"), "twinkle robot");
 }
 
-const std::string kModel = TWINKLE_DEPS_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-
 TEST(Program, RendersARowWithItsLabels) {
-  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
+  const std::string model = test::smollm2();
   const std::vector<std::string> args = {
-      "render", "--model-id", kModel, "--dataset-id", kRows, "--model-name", "Nova", "--model-author", "Ada"};
+      "render", "--model-id", model, "--dataset-id", kRows, "--model-name", "Nova", "--model-author", "Ada"};
   const std::string head =
       "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nWho are "
       "you?<|im_end|>\n<|im_start|>assistant\n";
@@ -150,12 +149,12 @@ TEST(Program, RendersARowWithItsLabels) {
 }
 
 TEST(Program, RendersEveryConversationOfARow) {
-  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
+  const std::string model = test::smollm2();
   const std::string path = ::testing::TempDir() + "/twinkle-pairs.csv";
   write_file_atomic(path, "ask,good,bad\nhi,Hello!,no\n");
   const std::vector<std::string> args = {"render",
                                          "--model-id",
-                                         kModel,
+                                         model,
                                          "--dataset-id",
                                          path,
                                          "--preprocessor",
@@ -174,29 +173,29 @@ TEST(Program, RendersEveryConversationOfARow) {
 }
 
 TEST(Program, TokenizesBothWays) {
-  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
+  const std::string model = test::smollm2();
   // Ids of the reference tokenizer (transformers, from the same file): 19556 "Hello", 905 " world".
   const Json json = Json::parse(
-      run_program("twinkle", {"tokenize", "Hello world<|im_end|>", "--model-id", kModel, "--json"}).out);
+      run_program("twinkle", {"tokenize", "Hello world<|im_end|>", "--model-id", model, "--json"}).out);
   EXPECT_EQ(json.at("ids"), Json::parse("[19556, 905, 2]"));
   EXPECT_EQ(json.at("pieces"), Json::parse(R"(["Hello", " world", "<|im_end|>"])"));
   EXPECT_EQ(json.at("offsets")[0], Json::parse("[0, 5]"));
   EXPECT_EQ(json.at("offsets")[2], Json::parse("[11, 21]"));
-  EXPECT_EQ(run_program("twinkle", {"tokenize", "--model-id", kModel}, {}, "Hello world").out,
+  EXPECT_EQ(run_program("twinkle", {"tokenize", "--model-id", model}, {}, "Hello world").out,
             "   19556  Hello\n     905   world\n2 tokens, 11 bytes\n");
-  EXPECT_EQ(run_program("twinkle", {"tokenize", "--ids", "19556,905", "--model-id", kModel}).out,
+  EXPECT_EQ(run_program("twinkle", {"tokenize", "--ids", "19556,905", "--model-id", model}).out,
             "Hello world\n");
-  const Ran wrong = run_program("twinkle", {"tokenize", "--ids", "49152", "--model-id", kModel});
+  const Ran wrong = run_program("twinkle", {"tokenize", "--ids", "49152", "--model-id", model});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_EQ(wrong.err, "error: [tokenize] id 49152 is not in the vocabulary of 49152\n");
   // Part of a character is spelled out.
-  EXPECT_NE(run_program("twinkle", {"tokenize", "\u4e16", "--model-id", kModel}).out.find("\\xE4\\xB8"),
+  EXPECT_NE(run_program("twinkle", {"tokenize", "\u4e16", "--model-id", model}).out.find("\\xE4\\xB8"),
             std::string::npos);
 }
 
 TEST(Program, InspectsAModelFile) {
-  if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no model at " << kModel;
-  const Json json = Json::parse(run_program("twinkle", {"inspect", kModel, "--json", "--tensors"}).out);
+  const std::string model = test::smollm2();
+  const Json json = Json::parse(run_program("twinkle", {"inspect", model, "--json", "--tensors"}).out);
   EXPECT_EQ(json.at("num_tensors"), 272);
   EXPECT_EQ(json.at("dtypes"), Json::parse(R"({"F32": 61, "Q4_1": 210, "Q8_0": 1})"));
   EXPECT_EQ(json.at("metadata").at("general.architecture"), "llama");
@@ -204,7 +203,7 @@ TEST(Program, InspectsAModelFile) {
 }
 
 TEST(Program, AFullDiskIsAnError) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  test::needed("/dev/full", "a device of Linux");
   std::array<char, 256> line{};
   const std::string command =
       std::string(TWINKLE_BINARY_DIR) + "/bin/twinkle --help 2>&1 >/dev/full; echo code $?";

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 
@@ -11,7 +12,6 @@ namespace twinkle {
 namespace {
 
 const std::string kGolden = TWINKLE_SOURCE_DIR "/tests/core/data/dequantize.gguf";
-const std::string kModel = TWINKLE_DEPS_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 int64_t num_elements(const GgufTensor& tensor) {
   int64_t n = 1;
@@ -75,7 +75,7 @@ TEST(Gguf, ReadsMetadataOfEveryType) {
 
 // Checksums by make_gguf_goldens.py --model.
 TEST(Gguf, RealModelDecodesToTheBitsOfTheReference) {
-  const GgufFile file = GgufFile::open(kModel);
+  const GgufFile file = GgufFile::open(test::smollm2());
   ASSERT_EQ(file.tensors().size(), 272u);
   EXPECT_EQ(file.metadata().at("tokenizer.ggml.tokens").size(), 49152u);
   EXPECT_EQ(file.find("token_embd.weight")->shape, (std::vector<int64_t>{49152, 576}));

@@ -8,15 +8,11 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle {
 namespace {
-
-std::string data_dir() {
-  const char* dir = std::getenv("TWINKLE_TEST_DATA");
-  return dir != nullptr ? dir : TWINKLE_SOURCE_DIR "/../shared/data";
-}
 
 std::string bytes_of(const std::string& header, size_t data_bytes) {
   const uint64_t length = header.size();
@@ -40,13 +36,14 @@ TEST(Safetensors, ReadsFilesOfTheReference) {
                {"tensor-3d-float32", "F32", {1, 2, 4}},
                {"tensor-4d-float32", "F32", {1, 2, 4, 2}}};
   for (const auto& c : cases) {
-    const auto file = SafetensorsFile::open(data_dir() + "/safetensors/" + c.file + ".safetensors");
+    const auto file =
+        SafetensorsFile::open(test::test_data("safetensors/" + std::string(c.file) + ".safetensors"));
     ASSERT_EQ(file.tensors().size(), 1u) << c.file;
     EXPECT_EQ(file.tensors()[0].dtype, c.dtype) << c.file;
     EXPECT_EQ(file.tensors()[0].data.size(),
               static_cast<size_t>(file.tensors()[0].num_elements() * safetensors_dtype_bytes(c.dtype)));
   }
-  const auto model = SafetensorsFile::open(data_dir() + "/models/stories260k/hf/model.safetensors");
+  const auto model = SafetensorsFile::open(test::stories() + "/model.safetensors");
   EXPECT_EQ(model.metadata().at("format"), "pt");
   EXPECT_EQ(model.tensors().size(), 47u);
   ASSERT_NE(model.find("model.norm.weight"), nullptr);
@@ -139,7 +136,7 @@ TEST(Safetensors, RefusesWhatIsMalformed) {
 }
 
 TEST(Safetensors, RefusesEveryTruncation) {
-  const std::string bytes = read_file(data_dir() + "/safetensors/tensor-4d-float32.safetensors");
+  const std::string bytes = read_file(test::test_data("safetensors/tensor-4d-float32.safetensors"));
   for (size_t length = 0; length < bytes.size(); ++length)
     EXPECT_THROW(parse(bytes.substr(0, length)), Error) << length;
 }

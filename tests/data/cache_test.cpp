@@ -37,7 +37,6 @@ class CacheTest : public DataFolderTest {
 };
 
 TEST_F(CacheTest, IsUsedForTheSameAndForNothingElse) {
-  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
   const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
   const auto tmpl = [&](TemplateOptions options = {}) { return make_template("", tokenizer, options); };
   const std::string a = write("a.jsonl",
@@ -63,7 +62,6 @@ TEST_F(CacheTest, IsUsedForTheSameAndForNothingElse) {
 }
 
 TEST_F(CacheTest, DamagedFilesAndOwnFunctionsAreEncodedAnew) {
-  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
   const auto tmpl = make_template("", Tokenizer::load(test_data("tokenizers/minimind")), {});
   const std::string a = write("a.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n");
   EXPECT_FALSE(taken(a, *tmpl));

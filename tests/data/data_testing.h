@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/data/dataset.h"
 
@@ -106,10 +107,6 @@ class DataFolderTest : public ::testing::Test {
   std::filesystem::path dir_;
 };
 
-inline std::string test_data(const std::string& name) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
-         name;
-}
+using test::test_data;
 
 }  // namespace twinkle

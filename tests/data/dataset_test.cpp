@@ -1,4 +1,5 @@
 #include "tests/data/data_testing.h"
+#include "tests/needs.h"
 #include "twinkle/core/parallel.h"
 
 namespace twinkle {
@@ -237,10 +238,7 @@ TEST_F(DatasetTest, ContentHashFollowsTheRows) {
 }
 
 TEST_F(DatasetTest, RealDataSetsGoThrough) {
-  const char* env = std::getenv("TWINKLE_TEST_DATA");
-  const std::string root =
-      (env != nullptr ? std::string(env) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/datasets/";
-  if (!file_exists(root)) GTEST_SKIP() << "no data at " << root;
+  const std::string root = test::test_data("datasets/");
   struct Case {
     std::string path;
     int64_t rows;

@@ -7,7 +7,6 @@ namespace twinkle {
 namespace {
 
 TEST(Labels, EqualTheMasksOfTransformers) {
-  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
   const Json goldens = read_json_file(TWINKLE_SOURCE_DIR "/tests/data/label_goldens.json");
   Json config = goldens.at("variables");
   const auto tokenizer = Tokenizer::from_json(read_json_file(test_data("tokenizers/minimind/tokenizer.json")),
@@ -36,7 +35,6 @@ TEST(Labels, EqualTheMasksOfTransformers) {
 
 // What is trained on, turn by turn, in published templates without generation blocks: by hand.
 TEST(Labels, PublishedTemplatesByHand) {
-  if (!is_directory(test_data("tokenizers/minimind"))) GTEST_SKIP() << "no test data";
   struct Case {
     std::string file;
     std::vector<std::string> trained;

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <regex>
 #include <set>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/template.h"
@@ -17,12 +17,6 @@
 
 namespace twinkle {
 namespace {
-
-std::string data_path(const std::string& name) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
-         name;
-}
 
 // Tokens as the families write them: <|...|>, <...>, [...] in capitals, and DeepSeek's with wide bars.
 std::set<std::string> control_tokens(const std::string& source) {
@@ -94,7 +88,7 @@ Json conversation(const std::string& text) {
 TEST(TemplateInjection, UserTextAddsNoControlTokenInAnyFamily) {
   int families = 0;
   std::set<std::string> spelled;
-  for (const auto& entry : std::filesystem::directory_iterator(data_path("chat-templates"))) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::test_data("chat-templates"))) {
     if (entry.path().extension() != ".jinja") continue;
     const std::string name = entry.path().filename().string();
     const Family f = family(read_file(entry.path().string()));
@@ -123,7 +117,7 @@ TEST(TemplateInjection, ToolTextAddsNoControlToken) {
   int families = 0;
   for (const char* name : {"Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "Qwen3-Coder",
                            "HuggingFaceTB-SmolLM3-3B", "GLM-4.6", "meta-llama-Llama-3.2-3B-Instruct"}) {
-    const Family f = family(read_file(data_path(std::string("chat-templates/") + name + ".jinja")));
+    const Family f = family(read_file(test::test_data(std::string("chat-templates/") + name + ".jinja")));
     std::string attack;
     for (const std::string& token : f.tokens) attack += token;
     const auto rows = [](const std::string& result, const std::string& tool) {

@@ -2,8 +2,8 @@
 // DeepSeek's renderings are those of its published template.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/loss_scale.h"
@@ -11,12 +11,6 @@
 
 namespace twinkle {
 namespace {
-
-std::string data_path(const std::string& name) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
-         name;
-}
 
 constexpr const char* kChatML =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + (m['content'] or '') }}"
@@ -26,10 +20,8 @@ constexpr const char* kChatML =
 
 std::unique_ptr<Template> minimind(TemplateOptions options = {}) {
   if (options.chat_template.empty()) options.chat_template = kChatML;
-  return make_template("Template", Tokenizer::load(data_path("tokenizers/minimind")), options);
+  return make_template("Template", Tokenizer::load(test::test_data("tokenizers/minimind")), options);
 }
-
-bool no_data() { return !is_directory(data_path("tokenizers/minimind")); }
 
 Json msg(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
 Trajectory chat(std::initializer_list<Json> messages) {
@@ -62,7 +54,6 @@ std::vector<std::string> with_weight(const Template& tmpl, const Trajectory& row
 using Runs = std::vector<std::string>;
 
 TEST(LossScale, LastRoundAndAll) {
-  if (no_data()) GTEST_SKIP() << "no test data";
   const Trajectory row = chat({msg("user", "one"), msg("assistant", "alpha"), msg("user", "two"),
                                msg("assistant", "beta"), msg("tool", "result"), msg("assistant", "gamma")});
   EXPECT_EQ(with_weight(*minimind({.loss_scale = "last_round"}), row, 1),
@@ -87,7 +78,6 @@ TEST(LossScale, LastRoundAndAll) {
 }
 
 TEST(LossScale, ReactHermesAndEmptyThinking) {
-  if (no_data()) GTEST_SKIP() << "no test data";
   const Trajectory react =
       chat({msg("user", "q"), msg("assistant", "Thought: look\nAction: get\nAction Input: x\n")});
   const auto tmpl = minimind({.loss_scale = "react"});
@@ -108,8 +98,7 @@ TEST(LossScale, ReactHermesAndEmptyThinking) {
 }
 
 TEST(SplitRounds, EveryAnswerIsTrainedAsTheModelMeetsIt) {
-  if (no_data()) GTEST_SKIP() << "no test data";
-  const std::string source = read_file(data_path("chat-templates/Qwen-Qwen3-0.6B.jinja"));
+  const std::string source = read_file(test::test_data("chat-templates/Qwen-Qwen3-0.6B.jinja"));
   Json first = msg("assistant", "one"), second = msg("assistant", "two"), call = msg("assistant", ""),
        result = msg("tool", "found");
   first["reasoning_content"] = "think first";
@@ -145,7 +134,6 @@ TEST(SplitRounds, EveryAnswerIsTrainedAsTheModelMeetsIt) {
 }
 
 TEST(TemplateMethods, BatchEncodeCheckAndDecode) {
-  if (no_data()) GTEST_SKIP() << "no test data";
   const auto tmpl = minimind({.max_length = 64});
   std::vector<Trajectory> rows;
   for (int i = 0; i < 50; ++i)
@@ -171,7 +159,6 @@ TEST(TemplateMethods, BatchEncodeCheckAndDecode) {
 }
 
 TEST(TemplateMethods, ConcatenatesWhatTheModelWrote) {
-  if (no_data()) GTEST_SKIP() << "no test data";
   const auto tmpl = minimind();
   const InputFeature prompt = tmpl->encode_prompt(chat({msg("user", "weather?")}));
   const std::string reply =
@@ -200,7 +187,7 @@ TEST(TemplateMethods, ConcatenatesWhatTheModelWrote) {
 }
 
 TEST(TemplateFamilies, AreChosenFromTheModel) {
-  EXPECT_EQ(template_name_for(data_path("tokenizers/qwen3")), "Template");
+  EXPECT_EQ(template_name_for(test::test_data("tokenizers/qwen3")), "Template");
   EXPECT_EQ(template_name_for("/models/Qwen3.5-4B/"), "Qwen3_5Template");
   EXPECT_EQ(template_name_for("Qwen/Qwen3.6-27B"), "Qwen3_5Template");
   EXPECT_EQ(template_name_for("deepseek-ai/DeepSeek-V4"), "DeepseekV4Template");
@@ -213,9 +200,8 @@ TEST(TemplateFamilies, AreChosenFromTheModel) {
 }
 
 TEST(TemplateFamilies, DeepseekV4RendersWhatThePublishedTemplateDoes) {
-  if (no_data()) GTEST_SKIP() << "no test data";
-  const auto tokenizer = Tokenizer::load(data_path("tokenizers/minimind"));
-  const std::string published = read_file(data_path("chat-templates/deepseek-ai-DeepSeek-V4.jinja"));
+  const auto tokenizer = Tokenizer::load(test::test_data("tokenizers/minimind"));
+  const std::string published = read_file(test::test_data("chat-templates/deepseek-ai-DeepSeek-V4.jinja"));
   Json call = msg("assistant", "I look.");
   call["reasoning_content"] = "maybe";
   call["tool_calls"] = Json::array(
@@ -275,9 +261,8 @@ TEST(TemplateFamilies, DeepseekV4RendersWhatThePublishedTemplateDoes) {
 }
 
 TEST(TemplateFamilies, Qwen35KeepsOrphanTagsAndTakesToolTails) {
-  if (no_data()) GTEST_SKIP() << "no test data";
-  const auto tokenizer = Tokenizer::load(data_path("tokenizers/minimind"));
-  const std::string source = read_file(data_path("chat-templates/Qwen3.5-4B.jinja"));
+  const auto tokenizer = Tokenizer::load(test::test_data("tokenizers/minimind"));
+  const std::string source = read_file(test::test_data("chat-templates/Qwen3.5-4B.jinja"));
   const auto tmpl = make_template("Qwen3_5Template", tokenizer, {.chat_template = source});
   const auto plain = make_template("Template", tokenizer, {.chat_template = source});
   const Trajectory orphan =

@@ -3,9 +3,9 @@
 // rendering.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/template.h"
@@ -13,12 +13,6 @@
 
 namespace twinkle {
 namespace {
-
-std::string data_path(const std::string& name) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
-         name;
-}
 
 Json msg(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
 
@@ -60,8 +54,7 @@ std::vector<Json> conversations() {
 }
 
 TEST(TemplateRounds, TurnsAreWhatTheDefinitionSays) {
-  const std::string root = data_path("chat-templates");
-  if (!is_directory(root)) GTEST_SKIP() << "no test data at " << root;
+  const std::string root = test::test_data("chat-templates");
   const Json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   const Json tools =
       Json::array({{{"type", "function"},

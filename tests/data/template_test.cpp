@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/template_tokens.h"
@@ -31,12 +32,6 @@ constexpr const char* kGeneration =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ "
     "m.content }}"
     "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}";
-
-std::string data_path(const std::string& name) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
-         name;
-}
 
 // GPT-2's printable stand-ins for bytes.
 std::string byte_symbol(int byte) {
@@ -412,13 +407,11 @@ TEST(TemplateScale, LongConversationsTakeLinearWork) {
 
 std::unique_ptr<Template> real(const std::string& tokenizer, const std::string& source = "",
                                TemplateOptions options = {}) {
-  if (!source.empty()) options.chat_template = read_file(data_path("chat-templates/" + source));
-  return make_template("Template", Tokenizer::load(data_path("tokenizers/" + tokenizer)), options);
+  if (!source.empty()) options.chat_template = read_file(test::test_data("chat-templates/" + source));
+  return make_template("Template", Tokenizer::load(test::test_data("tokenizers/" + tokenizer)), options);
 }
 
 TEST(TemplateReal, Qwen3WithThinking) {
-  if (!is_directory(data_path("tokenizers/qwen3")))
-    GTEST_SKIP() << "no test data at " << data_path("tokenizers/qwen3");
   const auto tmpl = real("qwen3");
   const Json thought = {{"role", "assistant"}, {"content", "4"}, {"reasoning_content", "2+2"}};
   EXPECT_EQ(trained(*tmpl, chat({msg("user", "2+2?"), thought})),
@@ -448,8 +441,6 @@ TEST(TemplateReal, Qwen3WithThinking) {
 }
 
 TEST(TemplateReal, IdsEqualEncodingTheWholeText) {
-  if (!is_directory(data_path("tokenizers/qwen3")))
-    GTEST_SKIP() << "no test data at " << data_path("tokenizers/qwen3");
   for (const char* name : {"qwen3", "minimind"}) {
     const auto tmpl = real(name);
     const Trajectory row = chat({msg("system", "  S\n\n"), msg("user", "日本 <b> \n\n x"),
@@ -459,8 +450,7 @@ TEST(TemplateReal, IdsEqualEncodingTheWholeText) {
 }
 
 TEST(TemplateReal, SmolLM2FromItsGguf) {
-  const std::string path = TWINKLE_DEPS_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  if (!file_exists(path)) GTEST_SKIP() << "no model at " << path;
+  const std::string path = test::smollm2();
   const auto tmpl = make_template("", Tokenizer::load(path));
   const Trajectory row = chat({msg("user", "Who are you?"), msg("assistant", "I am Twinkle.")});
   EXPECT_EQ(
@@ -472,9 +462,7 @@ TEST(TemplateReal, SmolLM2FromItsGguf) {
 }
 
 TEST(TemplateReal, EveryTemplateTrainsEveryAnswer) {
-  if (!is_directory(data_path("tokenizers/minimind")))
-    GTEST_SKIP() << "no test data at " << data_path("tokenizers/minimind");
-  const auto tokenizer = Tokenizer::load(data_path("tokenizers/minimind"));
+  const auto tokenizer = Tokenizer::load(test::test_data("tokenizers/minimind"));
   const Trajectory row = chat({msg("user", "first question"), msg("assistant", "first answer"),
                                msg("user", "second question"), msg("assistant", "second answer")});
   for (const char* name : {"01-ai-Yi-1.5-chat",
@@ -501,7 +489,7 @@ TEST(TemplateReal, EveryTemplateTrainsEveryAnswer) {
                            "mistralai-Mistral-Nemo-Instruct-2407"}) {
     const auto tmpl = make_template(
         "", tokenizer,
-        {.chat_template = read_file(data_path(std::string("chat-templates/") + name + ".jinja"))});
+        {.chat_template = read_file(test::test_data(std::string("chat-templates/") + name + ".jinja"))});
     const Runs runs = trained(*tmpl, row);
     ASSERT_EQ(runs.size(), 2u) << name;
     EXPECT_NE(runs[0].find("first answer"), std::string::npos) << name << ": " << runs[0];
@@ -510,8 +498,6 @@ TEST(TemplateReal, EveryTemplateTrainsEveryAnswer) {
       EXPECT_EQ(run.find("question"), std::string::npos) << name << ": " << run;
       EXPECT_EQ(run.find("user"), std::string::npos) << name << ": " << run;
     }
-    if (std::getenv("SHOW_RUNS") != nullptr)
-      std::printf("%-45s %s | %s\n", name, Json(runs[0]).dump().c_str(), Json(runs[1]).dump().c_str());
   }
 }
 

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/lora/adapter.h"
@@ -10,11 +10,6 @@
 
 namespace twinkle {
 namespace {
-
-std::string data_dir() {
-  const char* dir = std::getenv("TWINKLE_TEST_DATA");
-  return dir != nullptr ? dir : TWINKLE_SOURCE_DIR "/../shared/data";
-}
 
 std::string message_of(const std::function<void()>& work) {
   try {
@@ -106,13 +101,13 @@ TEST(LoraConfig, EveryOptionGoesRound) {
 
 TEST(LoraConfig, ReadsRealFilesOfPeft) {
   const LoraConfig plain = lora_config_from_json(
-      read_json_file(data_dir() + "/model-configs/adapter_config.lora-llama-3.2-3B.json"), "x");
+      read_json_file(test::test_data("model-configs/adapter_config.lora-llama-3.2-3B.json")), "x");
   EXPECT_EQ(plain.r, 32);
   EXPECT_EQ(plain.lora_alpha, 64);
   EXPECT_EQ(plain.scale_of(plain.r, plain.lora_alpha), 2.0);
   EXPECT_TRUE(plain.target_modules.empty());
   const LoraConfig rslora = lora_config_from_json(
-      read_json_file(data_dir() + "/model-configs/adapter_config.rslora-llama-3.2-3B.json"), "x");
+      read_json_file(test::test_data("model-configs/adapter_config.rslora-llama-3.2-3B.json")), "x");
   EXPECT_EQ(rslora.r, 64);
   EXPECT_EQ(rslora.scale_of(rslora.r, rslora.lora_alpha), 8.0);  // 64 / sqrt(64)
 }

@@ -3,21 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/model/rope.h"
 
 namespace twinkle {
 namespace {
-
-std::string configs_dir() {
-  const char* dir = std::getenv("TWINKLE_TEST_DATA");
-  return (dir != nullptr ? std::string(dir) : TWINKLE_SOURCE_DIR "/../shared/data") + "/model-configs";
-}
 
 std::string refusal(const Json& raw) {
   try {
@@ -84,7 +79,7 @@ TEST(ModelConfig, RealConfigsGiveTheirNumbers) {
        false, false, false},
   };
   for (const auto& c : cases) {
-    const std::string path = configs_dir() + "/" + c.file + ".json";
+    const std::string path = test::test_data("model-configs/" + std::string(c.file) + ".json");
     const ModelConfig m = model_config_from_json(read_json_file(path), path);
     EXPECT_EQ(m.hidden_size, c.hidden) << c.file;
     EXPECT_EQ(m.intermediate_size, c.mlp) << c.file;
@@ -104,8 +99,8 @@ TEST(ModelConfig, RealConfigsGiveTheirNumbers) {
     EXPECT_EQ(m.initializer_range, 0.02) << c.file;
     for (int64_t l = 0; l < m.num_layers; ++l) EXPECT_EQ(m.window_of(l), 0) << c.file;
   }
-  const ModelConfig llama =
-      model_config_from_json(read_json_file(configs_dir() + "/meta-llama--Llama-3.2-1B-Instruct.json"), "x");
+  const ModelConfig llama = model_config_from_json(
+      read_json_file(test::test_data("model-configs/meta-llama--Llama-3.2-1B-Instruct.json")), "x");
   EXPECT_EQ(llama.rope.factor, 32.0);
   EXPECT_EQ(llama.rope.low_freq_factor, 1.0);
   EXPECT_EQ(llama.rope.high_freq_factor, 4.0);
@@ -116,7 +111,7 @@ TEST(ModelConfig, RealConfigsGiveTheirNumbers) {
 
 TEST(ModelConfig, EveryOtherRealConfigIsRefusedByName) {
   int refused = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(configs_dir())) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::test_data("model-configs"))) {
     if (entry.path().extension() != ".json") continue;
     const Json raw = read_json_file(entry.path().string());
     const std::string name = raw.contains("architectures") ? raw["architectures"][0].get<std::string>() : "";

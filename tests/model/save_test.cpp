@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <set>
 
+#include "tests/needs.h"
 #include "tests/temp_dir.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
@@ -16,12 +16,6 @@ namespace twinkle {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string stories() {
-  const char* dir = std::getenv("TWINKLE_TEST_DATA");
-  return (dir != nullptr ? std::string(dir) : TWINKLE_SOURCE_DIR "/../shared/data") +
-         "/models/stories260k/hf";
-}
 
 using Folder = test::TempDir;
 
@@ -42,10 +36,10 @@ void expect_same_weights(const std::string& a, const std::string& b) {
 
 TEST(SaveModel, WritesTheFileItWasReadFrom) {
   const Folder folder;
-  save_model(*CausalLM::load(stories()), folder.path());
+  save_model(*CausalLM::load(test::stories()), folder.path());
   EXPECT_EQ(sha256_hex(read_file(folder / "model.safetensors")),
-            sha256_hex(read_file(stories() + "/model.safetensors")));
-  Json config = read_json_file(stories() + "/config.json");
+            sha256_hex(read_file(test::stories() + "/model.safetensors")));
+  Json config = read_json_file(test::stories() + "/config.json");
   EXPECT_EQ(read_json_file(folder / "config.json"), config);
   EXPECT_EQ(read_json_file(folder / "generation_config.json"),
             Json({{"_from_model_config", true}, {"bos_token_id", 1}, {"eos_token_id", 2}}));
@@ -53,7 +47,7 @@ TEST(SaveModel, WritesTheFileItWasReadFrom) {
 
 TEST(SaveModel, ShardsWithAnIndexAndStoresATiedHeadOnce) {
   const Folder folder;
-  save_model(*CausalLM::load(stories()), folder.path(), {.max_shard_bytes = 300'000});
+  save_model(*CausalLM::load(test::stories()), folder.path(), {.max_shard_bytes = 300'000});
   const Json index = read_json_file(folder / "model.safetensors.index.json");
   EXPECT_EQ(index["metadata"]["total_size"], 1040128);
   EXPECT_EQ(index["metadata"]["total_parameters"], 1040128 / 4);
@@ -68,14 +62,14 @@ TEST(SaveModel, ShardsWithAnIndexAndStoresATiedHeadOnce) {
             (std::set<std::string>{"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
                                    "model-00003-of-00004.safetensors", "model-00004-of-00004.safetensors"}));
   for (const auto& file : files) EXPECT_LE(fs::file_size(folder / file), 310'000u);
-  expect_same_weights(stories(), folder.path());
+  expect_same_weights(test::stories(), folder.path());
 }
 
 TEST(SaveModel, ConvertsToTheTypeAsked) {
   const Folder half, again;
-  save_model(*CausalLM::load(stories()), half.path(), {.dtype = "bf16"});
+  save_model(*CausalLM::load(test::stories()), half.path(), {.dtype = "bf16"});
   EXPECT_EQ(read_json_file(half / "config.json").at("torch_dtype"), "bfloat16");
-  const SafetensorsFile original = SafetensorsFile::open(stories() + "/model.safetensors");
+  const SafetensorsFile original = SafetensorsFile::open(test::stories() + "/model.safetensors");
   const SafetensorsFile file = SafetensorsFile::open(half / "model.safetensors");
   for (const auto& tensor : file.tensors()) {
     EXPECT_EQ(tensor.dtype, "BF16");
@@ -92,7 +86,7 @@ TEST(SaveModel, ConvertsToTheTypeAsked) {
   EXPECT_EQ(sha256_hex(read_file(half / "model.safetensors")),
             sha256_hex(read_file(again / "model.safetensors")));
   const Folder fp16;
-  save_model(*CausalLM::load(stories()), fp16.path(), {.dtype = "fp16"});
+  save_model(*CausalLM::load(test::stories()), fp16.path(), {.dtype = "fp16"});
   EXPECT_EQ(SafetensorsFile::open(fp16 / "model.safetensors").tensors()[0].dtype, "F16");
 }
 
@@ -122,7 +116,7 @@ TEST(SaveModel, LargeTensorsArriveWhole) {
 
 TEST(SaveModel, KeepsAGenerationConfigAndRefusesNonsense) {
   const Folder folder;
-  const auto model = CausalLM::load(stories());
+  const auto model = CausalLM::load(test::stories());
   write_file_atomic(folder / "generation_config.json", R"({"temperature": 0.5})");
   save_model(*model, folder.path());
   EXPECT_EQ(read_json_file(folder / "generation_config.json").at("temperature"), 0.5);

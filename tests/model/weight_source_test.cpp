@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
 
+#include "tests/needs.h"
 #include "tests/temp_dir.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
@@ -21,12 +21,6 @@ namespace twinkle {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string data_dir() {
-  const char* dir = std::getenv("TWINKLE_TEST_DATA");
-  return dir != nullptr ? dir : TWINKLE_SOURCE_DIR "/../shared/data";
-}
-const std::string kSmolLM2 = TWINKLE_DEPS_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 std::string message_of(const std::function<void()>& work, ErrorKind kind = ErrorKind::kInvalidArgument) {
   try {
@@ -113,7 +107,7 @@ TEST(Weights, RealWeightMapsNameExactlyTheExpectedTensors) {
                {"deepseek-ai--DeepSeek-R1-Distill-Qwen-32B.json",
                 "DeepSeek-R1-Distill-Qwen-32B.model.safetensors.index.json"}};
   for (const auto& c : cases) {
-    const std::string folder = data_dir() + "/model-configs/";
+    const std::string folder = test::test_data("model-configs/");
     const ModelConfig config = model_config_from_json(read_json_file(folder + c.config), c.config);
     const Json index = read_json_file(folder + "weight-maps/" + c.map);
     std::set<std::string> stored, expected;
@@ -178,13 +172,13 @@ TEST(Weights, CheckNamesWhatIsMissingMisshapenOrUnused) {
 }
 
 TEST(Weights, OpensASingleFile) {
-  const ModelFiles files = open_model_files(data_dir() + "/models/stories260k/hf");
+  const ModelFiles files = open_model_files(test::stories());
   EXPECT_FALSE(files.gguf);
   EXPECT_EQ(files.generation_config.at("eos_token_id"), Json({1, 2}));
   const ModelConfig config = model_config_from_json(files.config, files.path);
   check_weights(config, *files.weights);
   // Rows against the raw llama2.c file, whose embedding follows a header of seven ints.
-  const std::string raw = read_file(data_dir() + "/models/stories260k/stories260K.bin");
+  const std::string raw = read_file(test::test_data("models/stories260k/stories260K.bin"));
   std::vector<float> rows(3 * 64);
   files.weights->read_rows("model.embed_tokens.weight", 5, 8, rows.data());
   EXPECT_EQ(std::memcmp(rows.data(), raw.data() + 28 + 5 * 64 * 4, rows.size() * 4), 0);
@@ -309,7 +303,7 @@ TEST(Weights, RandomWeightsHaveTheConfigsSpread) {
 // ---------------------------------------------------------------- GGUF
 
 TEST(GgufModel, SmolLM2GivesItsConfigAndWeights) {
-  const ModelFiles files = open_model_files(kSmolLM2);
+  const ModelFiles files = open_model_files(test::smollm2());
   EXPECT_TRUE(files.gguf);
   // As in the model's own config.json.
   const Json expected = {{"architectures", {"LlamaForCausalLM"}},
@@ -337,7 +331,7 @@ TEST(GgufModel, SmolLM2GivesItsConfigAndWeights) {
   EXPECT_EQ(files.weights->find("model.layers.29.mlp.down_proj.weight")->dtype, "Q4_1");
 
   // q and k come back in rotate-half order: row s * 32 + i of a head is the file's row 2 i + s.
-  const GgufFile raw = GgufFile::open(kSmolLM2);
+  const GgufFile raw = GgufFile::open(test::smollm2());
   for (const auto& [hf, gguf, rows] : {std::tuple{"q", "q", 576}, {"k", "k", 192}, {"v", "v", 192}}) {
     const GgufTensor* tensor = raw.find(std::string("blk.7.attn_") + gguf + ".weight");
     std::vector<float> stored(static_cast<size_t>(rows) * 576), got(576);

@@ -2,13 +2,12 @@
 // for check_greedy.py, which asks PEFT.
 #include <fstream>
 
+#include "tests/needs.h"
 #include "tests/parity/reference_case.h"
 #include "twinkle/sample/generate.h"
 
 namespace twinkle::parity {
 namespace {
-
-const std::string kModel = TWINKLE_DEPS_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 std::vector<SampleRequest> requests_of(const Json& rows, const std::string& version) {
   std::vector<SampleRequest> out;
@@ -27,7 +26,7 @@ std::vector<SampleRequest> requests_of(const Json& rows, const std::string& vers
 TEST(GreedyParity, FiftyPromptsAsTransformersAnswersThem) {
   const Json rows = read_json_file((references() / "greedy" / "greedy.json").string());
   ASSERT_EQ(rows.size(), 50u);
-  const auto model = CausalLM::load(kModel, {.dtype = "fp32"});
+  const auto model = CausalLM::load(test::smollm2(), {.dtype = "fp32"});
   SampleEngine engine(*model, nullptr, {.kv_blocks = 120, .own_thread = false});
   const auto results = generate(engine, requests_of(rows, ""));
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -38,7 +37,7 @@ TEST(GreedyParity, FiftyPromptsAsTransformersAnswersThem) {
 
 TEST(GreedyParity, LeavesAnswersOfATrainedAdapterForPeft) {
   const fs::path ours = references() / "ours" / "smollm2_135m";
-  const auto model = CausalLM::load(kModel, {.dtype = "fp32"});
+  const auto model = CausalLM::load(test::smollm2(), {.dtype = "fp32"});
   SampleEngine engine(*model, nullptr, {.kv_blocks = 40, .own_thread = false});
   engine.add_version("ours",
                      std::shared_ptr<const Adapter>(Adapter::load(*model, (ours / "adapter").string())));

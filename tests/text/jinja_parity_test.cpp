@@ -6,15 +6,15 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/needs.h"
+
 #include "twinkle/core/files.h"
 
 namespace twinkle {
 namespace {
 
 TEST(JinjaParity, RendersAsJinja2Does) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  const std::string data = root != nullptr ? root : TWINKLE_SOURCE_DIR "/../shared/data";
-  if (!is_directory(data + "/chat-templates")) GTEST_SKIP() << "no test data at " << data;
+  const std::string data = std::filesystem::path(test::test_data("chat-templates")).parent_path();
   const char* given = std::getenv("TWINKLE_PARITY_PYTHON");
   const std::string python = given != nullptr ? given : TWINKLE_SOURCE_DIR "/.venvs/parity/bin/python";
   ASSERT_TRUE(file_exists(python)) << python << " is not there: run scripts/setup --parity";

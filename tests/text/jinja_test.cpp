@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 
+#include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 
@@ -14,12 +14,6 @@ namespace twinkle {
 namespace {
 
 constexpr int64_t kNow = 1752148800;  // 2025-07-10 12:00
-
-std::string data_path(const std::string& name) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
-         name;
-}
 
 std::string render(std::string_view source, const Json& context = Json::object()) {
   return JinjaTemplate::parse(source)->render(context, {}, kNow).text;
@@ -37,8 +31,7 @@ std::string error_of(std::string_view source, const Json& context = Json::object
 }
 
 TEST(Jinja, RendersTheGoldensOfRealTemplates) {
-  const std::string root = data_path("chat-templates/");
-  if (!is_directory(root)) GTEST_SKIP() << "no test data at " << root;
+  const std::string root = test::test_data("chat-templates/");
   int rendered = 0, refused = 0;
   for (const auto& golden : read_json_file(root + "goldens.json")) {
     Json context = read_json_file(root + "contexts/" + golden.at("context").get<std::string>());
@@ -60,8 +53,7 @@ TEST(Jinja, RendersTheGoldensOfRealTemplates) {
 }
 
 TEST(Jinja, RendersTheCasesOfHuggingFaceJs) {
-  const std::string path = data_path("chat-templates/huggingface.js-e2e.json");
-  if (!file_exists(path)) GTEST_SKIP() << "no test data at " << path;
+  const std::string path = test::test_data("chat-templates/huggingface.js-e2e.json");
   int count = 0;
   const Json cases = read_json_file(path);
   for (const auto& [name, item] : cases.items()) {

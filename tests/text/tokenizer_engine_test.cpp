@@ -15,7 +15,7 @@
 namespace twinkle {
 namespace {
 
-using testing_tokenizers::data;
+using test::test_data;
 using testing_tokenizers::streamed;
 using testing_tokenizers::tokenizer;
 
@@ -155,11 +155,11 @@ TEST(Tokenizer, RandomIdsStreamAsTheyDecode) {
 }
 
 TEST(Tokenizer, DecodingGivesTheTextBack) {
-  const std::string text = read_file(data("tokenizer-vectors/kitoken/utf8_input.txt"));
+  const std::string text = read_file(test_data("tokenizer-vectors/kitoken/utf8_input.txt"));
   for (const char* name : {"gpt2", "llama3", "minimind", "phi-3-mini"}) {
     const auto t = tokenizer(name);
     // SentencePiece's mark for a space comes back as one, also where the text itself has it.
-    const std::string mark = data("tokenizer-vectors/kitoken/tokenizers/utf8_output_llama2.txt");
+    const std::string mark = test_data("tokenizer-vectors/kitoken/tokenizers/utf8_output_llama2.txt");
     const std::string want = std::string(name) == "phi-3-mini" ? read_file(mark) : text;
     EXPECT_EQ(t->decode(t->encode(text)), want) << name;
     std::string bytes;
@@ -201,7 +201,7 @@ TEST(Tokenizer, LongRunsTakeNoLongTime) {
 
 TEST(Tokenizer, ManyThreadsGetTheSameIds) {
   const auto t = tokenizer("minimind");
-  const auto text = read_file(data("tokenizer-vectors/kitoken/utf8_input.txt"));
+  const auto text = read_file(test_data("tokenizer-vectors/kitoken/utf8_input.txt"));
   const auto want = tokenizer("minimind")->encode(text);
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
@@ -280,8 +280,9 @@ TEST(Tokenizer, FilesThatAreNotThereOrNotRead) {
   };
   EXPECT_NE(message("/nowhere/tokenizer.json").find("no such file or folder: /nowhere/tokenizer.json"),
             std::string::npos);
-  EXPECT_NE(message(data("tokenizer-vectors")).find("has no tokenizer.json, vocab.json with merges.txt, "),
-            std::string::npos);
+  EXPECT_NE(
+      message(test_data("tokenizer-vectors")).find("has no tokenizer.json, vocab.json with merges.txt, "),
+      std::string::npos);
 }
 
 TEST(Tokenizer, TruncationInTheFileIsNotApplied) {

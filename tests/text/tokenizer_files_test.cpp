@@ -10,7 +10,7 @@
 namespace twinkle {
 namespace {
 
-using testing_tokenizers::data;
+using test::test_data;
 using Ids = std::vector<int32_t>;
 
 const EncodeOptions kPlain{.parse_special = false};
@@ -101,11 +101,11 @@ TEST(Tiktoken, ExpressionsOfTheConfig) {
 
 // The file alone, as Meta and Qwen publish it.
 TEST(Tiktoken, FamiliesByTheSizeOfTheFile) {
-  const auto qwen = Tokenizer::load(data("tokenizers/qwen1/qwen.tiktoken"));
+  const auto qwen = Tokenizer::load(test_data("tokenizers/qwen1/qwen.tiktoken"));
   EXPECT_EQ(qwen->encode("<|im_start|>"), (Ids{151644}));
-  const auto llama = Tokenizer::from_tiktoken(read_file(data("tokenizers/llama3/tokenizer.model")), nullptr,
-                                              "tokenizer.model");
-  const auto named = Tokenizer::load(data("tokenizers/llama3"));
+  const auto llama = Tokenizer::from_tiktoken(read_file(test_data("tokenizers/llama3/tokenizer.model")),
+                                              nullptr, "tokenizer.model");
+  const auto named = Tokenizer::load(test_data("tokenizers/llama3"));
   EXPECT_EQ(llama->vocab_size(), 128256);
   for (const char* text :
        {"<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
@@ -118,11 +118,12 @@ TEST(Tiktoken, FamiliesByTheSizeOfTheFile) {
 }
 
 TEST(BertVocabulary, SwiftTransformersVectors) {
-  const auto t = Tokenizer::load(data("tokenizers/bert-base-uncased"));
-  const Json row = read_json_file(data("tokenizer-vectors/swift-transformers/bert_uncased_encoded.json"));
+  const auto t = Tokenizer::load(test_data("tokenizers/bert-base-uncased"));
+  const Json row =
+      read_json_file(test_data("tokenizer-vectors/swift-transformers/bert_uncased_encoded.json"));
   EXPECT_EQ(t->encode(row.at("text").get<std::string>(), {.add_special_tokens = true}),
             row.at("token_ids").get<Ids>());
-  const Json file = read_json_file(data("tokenizer-vectors/swift-transformers/tokenizer_tests.json"));
+  const Json file = read_json_file(test_data("tokenizer-vectors/swift-transformers/tokenizer_tests.json"));
   int checked = 0;
   for (const char* model : {"bert-base-uncased", "google-bert/bert-base-uncased"}) {
     for (const Json& item : file.at(model)) {
@@ -160,7 +161,7 @@ TEST(BertVocabulary, Settings) {
 
 // GGUF marks words' beginnings where BERT's file marks the other pieces.
 TEST(BertVocabulary, FromGguf) {
-  const std::string path = data("tokenizers/bert-base-uncased/vocab.txt");
+  const std::string path = test_data("tokenizers/bert-base-uncased/vocab.txt");
   Json tokens = Json::array(), types = Json::array();
   for (std::string line : testing_tokenizers::split(read_file(path), "\n")) {
     if (line.empty()) continue;

@@ -10,7 +10,7 @@
 namespace twinkle {
 namespace {
 
-using testing_tokenizers::data;
+using test::test_data;
 using testing_tokenizers::ids_in;
 using testing_tokenizers::split;
 using testing_tokenizers::streamed;
@@ -68,9 +68,9 @@ std::string error_of(const std::string& bytes, const Json& config = nullptr) {
 }
 
 int check_generated(const std::string& vectors, const std::string& file) {
-  const auto t = Tokenizer::load(data("tokenizers/" + file));
+  const auto t = Tokenizer::load(test_data("tokenizers/" + file));
   int checked = 0;
-  const Json rows = read_json_file(data("tokenizer-vectors/generated/" + vectors + ".json"));
+  const Json rows = read_json_file(test_data("tokenizer-vectors/generated/" + vectors + ".json"));
   for (const Json& row : rows.at("rows")) {
     const std::string text = row.at("text").get<std::string>();
     const auto ids = row.at("ids").get<Ids>();
@@ -94,23 +94,23 @@ TEST(SentencePiece, KitokenVectors) {
   const std::pair<const char*, const char*> models[] = {{"llama2", "llama2/tokenizer.model"},
                                                         {"mistral01", "mistral/tokenizer.model.v1"},
                                                         {"mistral03", "mistral/tokenizer.model.v3"}};
-  const std::string text = read_file(data("tokenizer-vectors/kitoken/utf8_input.txt"));
+  const std::string text = read_file(test_data("tokenizer-vectors/kitoken/utf8_input.txt"));
   for (const auto& [name, file] : models) {
-    const auto t = Tokenizer::load(data(std::string("tokenizers/") + file));
+    const auto t = Tokenizer::load(test_data(std::string("tokenizers/") + file));
     const auto ids = ids_in(
-        read_file(data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_tokens_") + name + ".txt")));
+        read_file(test_data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_tokens_") + name + ".txt")));
     EXPECT_EQ(t->encode(text, kPlain), ids) << name;
     EXPECT_EQ(
         t->decode(ids),
-        read_file(data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_output_") + name + ".txt")))
+        read_file(test_data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_output_") + name + ".txt")))
         << name;
   }
 }
 
 // The same vocabulary as a tokenizer.json: the ids of ordinary text are the same.
 TEST(SentencePiece, AgreesWithTheTokenizerJson) {
-  const auto model = Tokenizer::load(data("tokenizers/llama2/tokenizer.model"));
-  const auto json = Tokenizer::load(data("tokenizers/llama2"));
+  const auto model = Tokenizer::load(test_data("tokenizers/llama2/tokenizer.model"));
+  const auto json = Tokenizer::load(test_data("tokenizers/llama2"));
   for (const char* text :
        {"Hello world", "  two  blanks ", "\n\nline\n", "caf\xC3\xA9 \xF0\x9F\x98\x8A", "x=1;\ty"})
     EXPECT_EQ(model->encode(text), json->encode(text)) << text;
@@ -123,7 +123,7 @@ TEST(SentencePiece, AgreesWithTheTokenizerJson) {
 TEST(SentencePiece, SavedAndLoadedAgain) {
   for (const char* file :
        {"llama2/tokenizer.model", "internlm2/tokenizer.model", "mistral/tokenizer.model.v3"}) {
-    const auto t = Tokenizer::load(data(std::string("tokenizers/") + file));
+    const auto t = Tokenizer::load(test_data(std::string("tokenizers/") + file));
     const auto again = Tokenizer::from_json(t->to_json(), t->config(), "saved");
     for (const char* text :
          {"Hello world", "  a  b\n", "\xE4\xBD\xA0\xE5\xA5\xBD 123", "[INST] x [/INST] <s> y</s>"}) {
@@ -240,7 +240,7 @@ TEST(SentencePiece, TheConfigNamesPieces) {
   EXPECT_EQ(t->encode("a<|im_start|>b<|im_end|>"), (Ids{3, 4, 6, 3, 5, 7}));
   EXPECT_EQ(t->encode("c"), (Ids{3, 0}));  // the piece has another name now
   EXPECT_EQ(t->vocab_size(), 8);
-  const auto real = Tokenizer::load(data("tokenizers/internlm2"));
+  const auto real = Tokenizer::load(test_data("tokenizers/internlm2"));
   EXPECT_EQ(real->encode("<|im_start|>"), (Ids{92543}));
   EXPECT_EQ(real->encode("<|im_end|>"), (Ids{92542}));
   EXPECT_EQ(error_of(model(kLetters, kBpe, ""), {{"added_tokens_decoder", {{"6", {{"content", "a"}}}}}}),

@@ -34,7 +34,7 @@ __attribute__((noinline)) void operator delete(void* block, size_t) noexcept { o
 namespace twinkle {
 namespace {
 
-using testing_tokenizers::data;
+using test::test_data;
 
 std::string repeated(const std::string& part, size_t bytes) {
   std::string out;
@@ -61,7 +61,7 @@ TEST(TokenizerSize, AMegabyteOfOneThing) {
   for (const char* name : {"qwen3", "gpt2", "llama3", "minimind",
                            "deepseek-coder/ggml-vocab-deepseek-coder.gguf", "llama2/tokenizer.model",
                            "mistral/tokenizer.model.v3", "phi-3-mini", "t5-small", "all-minilm-l6-v2"}) {
-    const auto tokenizer = Tokenizer::load(data(std::string("tokenizers/") + name));
+    const auto tokenizer = Tokenizer::load(test_data(std::string("tokenizers/") + name));
     const bool keeps = std::string(name) != "t5-small" && std::string(name) != "all-minilm-l6-v2";
     for (const auto& [kind, text] : texts) {
       const int64_t before = live;

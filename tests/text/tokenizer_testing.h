@@ -1,4 +1,4 @@
-// What the tokenizer tests share: where the real data lie, and reading them.
+// What the tokenizer tests share.
 #pragma once
 
 #include <cstdlib>
@@ -6,20 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "tests/needs.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/json.h"
 #include "twinkle/text/tokenizer.h"
 
 namespace twinkle::testing_tokenizers {
 
-inline std::string data(const std::string& path) {
-  const char* root = std::getenv("TWINKLE_TEST_DATA");
-  return (root != nullptr ? std::string(root) : std::string(TWINKLE_SOURCE_DIR "/../shared/data")) + "/" +
-         path;
-}
-
 inline std::shared_ptr<const Tokenizer> tokenizer(const std::string& name) {
-  return Tokenizer::load(data("tokenizers/" + name));
+  return Tokenizer::load(test::test_data("tokenizers/" + name));
 }
 
 inline std::vector<std::string> split(const std::string& text, const std::string& separator) {

@@ -6,7 +6,7 @@
 namespace twinkle {
 namespace {
 
-using testing_tokenizers::data;
+using test::test_data;
 using testing_tokenizers::ids_in;
 using testing_tokenizers::split;
 using testing_tokenizers::streamed;
@@ -14,7 +14,7 @@ using testing_tokenizers::tokenizer;
 
 // llama.cpp: no BOS or EOS, special tokens not parsed.
 int check_llama_cpp(const std::string& vocab, const Tokenizer& tokenizer) {
-  const std::string base = data("tokenizer-vectors/llama.cpp/ggml-vocab-" + vocab + ".gguf");
+  const std::string base = test_data("tokenizer-vectors/llama.cpp") + "/ggml-vocab-" + vocab + ".gguf";
   auto texts = split(read_file(base + ".inp"), "\n__ggml_vocab_test__\n");
   if (!texts.empty() && texts.back().empty()) texts.pop_back();  // behind the last separator
   auto lines = split(read_file(base + ".out"), "\n");
@@ -49,7 +49,7 @@ int check_generated(const std::string& name) {
   const auto t = tokenizer(name);
   const bool cleaned = name == "t5-small" || name == "all-minilm-l6-v2";
   int checked = 0;
-  const Json file = read_json_file(data("tokenizer-vectors/generated/" + name + ".json"));
+  const Json file = read_json_file(test_data("tokenizer-vectors/generated/" + name + ".json"));
   for (const Json& row : file.at("rows")) {
     const std::string text = row.at("text").get<std::string>();
     const auto ids = row.at("ids").get<std::vector<int32_t>>();
@@ -106,7 +106,7 @@ std::vector<std::string> filled_lines(const std::string& path) {
 // kitoken: special tokens in the text are parsed, none is added.
 int check_kitoken(const std::string& kind, const std::string& name) {
   const auto t = tokenizer(name);
-  const std::string root = data("tokenizer-vectors/kitoken/");
+  const std::string root = test_data("tokenizer-vectors/kitoken/");
   const auto texts = filled_lines(root + "small_input.txt");
   const auto lines = filled_lines(root + "tokenizers/small_tokens_" + kind + ".txt");
   EXPECT_EQ(texts.size(), lines.size()) << kind;
@@ -146,7 +146,7 @@ TEST(TokenizerVectors, SwiftTransformersTexts) {
   for (const auto& [file, name] : files) {
     const auto t = tokenizer(name);
     const Json row =
-        read_json_file(data(std::string("tokenizer-vectors/swift-transformers/") + file + ".json"));
+        read_json_file(test_data(std::string("tokenizer-vectors/swift-transformers/") + file + ".json"));
     const auto ids = row.at("token_ids").get<std::vector<int32_t>>();
     EXPECT_EQ(t->encode(row.at("text").get<std::string>(), {.add_special_tokens = true}), ids) << file;
     // Decoded texts of T5 and BERT are cleaned up as a whole there.
@@ -162,7 +162,7 @@ TEST(TokenizerVectors, SwiftTransformersTexts) {
 }
 
 TEST(TokenizerVectors, SwiftTransformersRows) {
-  const Json file = read_json_file(data("tokenizer-vectors/swift-transformers/tokenizer_tests.json"));
+  const Json file = read_json_file(test_data("tokenizer-vectors/swift-transformers/tokenizer_tests.json"));
   const std::pair<const char*, const char*> models[] = {
       {"distilgpt2", "gpt2"},
       {"coreml-projects/Llama-2-7b-chat-coreml", "llama2"},

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 
+#include "tests/needs.h"
 #include "tests/train/train_testing.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/json.h"
@@ -43,8 +44,8 @@ TEST(Cookbook, SftTrainsAndSavesAnAdapter) {
                     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
                     "{% if add_generation_prompt %}assistant: {% endif %}");
   const std::string program = TWINKLE_BINARY_DIR "/cookbook/sft ";
-  const Output output = run(program + testing::test_data() + "/models/stories260k/hf " + dir / "rows.jsonl" +
-                            " " + dir / "out" + " 10 " + dir / "chat.jinja");
+  const Output output = run(program + test::stories() + " " + dir / "rows.jsonl" + " " + dir / "out" +
+                            " 10 " + dir / "chat.jinja");
   ASSERT_EQ(output.status, 0) << output.text;
   // 3 batches an epoch. The loss falls; the first and last reports carry it.
   const auto loss_at = [&](const std::string& step) {
@@ -77,8 +78,8 @@ TEST(Cookbook, MixDataPacksTwoSources) {
   write_file_atomic(dir / "chat.jinja",
                     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}");
   const std::string program = TWINKLE_BINARY_DIR "/cookbook/mix_data ";
-  const Output output = run(program + testing::test_data() + "/models/stories260k/hf " + dir / "first.jsonl" +
-                            " " + dir / "second.csv" + " " + dir / "chat.jinja");
+  const Output output = run(program + test::stories() + " " + dir / "first.jsonl" + " " + dir / "second.csv" +
+                            " " + dir / "chat.jinja");
   ASSERT_EQ(output.status, 0) << output.text;
   EXPECT_NE(output.text.find("first.jsonl row 21: deleted by the template"), std::string::npos)
       << output.text;

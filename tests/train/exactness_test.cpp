@@ -180,6 +180,7 @@ TEST_P(Exact, ChecksWhatItResumes) {
 
 // A process that saves after every step is killed at some moment; what it left continues to the same weights.
 TEST_P(Exact, KillLeavesACheckpointThatContinuesExactly) {
+  testing::stories();  // the other process needs it
   TempDir dir;
   const std::string program = TWINKLE_BINARY_DIR "/tests/train_saves_for_ever";
   const pid_t child = ::fork();

@@ -14,7 +14,7 @@
 
 namespace twinkle::testing {
 
-inline std::string stories() { return test_data() + "/models/stories260k/hf"; }
+using test::stories;
 
 /// Features of given lengths with tokens from `seed`; the first third of each is prompt.
 inline std::vector<InputFeature> features(const std::vector<int>& lengths, uint64_t seed) {

@@ -2,10 +2,10 @@
 // data.
 #pragma once
 
-#include <cstdlib>
 #include <functional>
 #include <string>
 
+#include "tests/needs.h"
 #include "tests/temp_dir.h"
 #include "twinkle/core/error.h"
 
@@ -21,10 +21,4 @@ inline std::string message_of(const std::function<void()>& fn) {
   }
   return "(no error)";
 }
-
-inline std::string test_data() {
-  const char* given = std::getenv("TWINKLE_TEST_DATA");
-  return given != nullptr ? given : TWINKLE_SOURCE_DIR "/../shared/data";
-}
-
 }  // namespace twinkle::testing

@@ -18,8 +18,8 @@ namespace twinkle {
 namespace {
 
 // TWINKLE_* variables that are no options: the kernels', the threads', the scripts' and the tests'.
-constexpr std::string_view kProcessVariables[] = {"isa",       "num_threads", "deps",
-                                                  "test_data", "inside_test", "parity_python"};
+constexpr std::string_view kProcessVariables[] = {"isa",          "num_threads", "deps",         "test_data",
+                                                  "test_require", "inside_test", "parity_python"};
 
 std::string lower(std::string_view text) {
   std::string out(text);
