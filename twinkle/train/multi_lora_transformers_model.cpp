@@ -212,6 +212,7 @@ struct MultiLoraTransformersModel::Running {
 
 StepResult MultiLoraTransformersModel::carry_out_step(const TenantRequest& request) {
   TrainGroup& g = group(request.adapter_name);
+  g.passes().recompute |= recompute_;  // the search for a sequence that broke the step runs passes
   if (request.max_grad_norm > 0) g.clip_grad_norm(request.max_grad_norm, request.norm_type);
   const StepResult result = g.step(request.optim_params);
   g.zero_grad();
@@ -277,11 +278,20 @@ std::vector<TenantResult> MultiLoraTransformersModel::run(std::span<const Tenant
     }
   } catch (...) {
     // No half of a call may be left in the gradients.
-    for (size_t i = 0; i < requests.size(); ++i)
-      if (const auto call = std::move(running.calls[i])) group_of(requests[i]).fail(*call);
+    for (size_t i = 0; i < requests.size(); ++i) end_call(running, static_cast<int64_t>(i));
     throw;
   }
   return std::move(running.results);
+}
+
+// The error under way is that of request `id`; what its parts left in the gradients goes too.
+void MultiLoraTransformersModel::fail_request(Running& running, int64_t id) {
+  running.result(id).error = error_now();
+  end_call(running, id);
+}
+
+void MultiLoraTransformersModel::end_call(Running& running, int64_t id) {
+  if (const auto call = std::move(running.call(id))) group_of(running.request(id)).fail(*call);
 }
 
 // The adapters of a pass into memory. One that can not be read fails its own requests only.
@@ -295,11 +305,6 @@ void MultiLoraTransformersModel::bring_in(Running& running, const std::vector<Pa
     }
     return out;
   };
-  // The gradients of a part that ran in a pass before go too.
-  const auto fail = [&](int64_t id) {
-    running.result(id).error = error_now();
-    if (const auto call = std::move(running.call(id))) group_of(running.request(id)).fail(*call);
-  };
   try {
     return pool_.use(names());
   } catch (...) {
@@ -309,7 +314,7 @@ void MultiLoraTransformersModel::bring_in(Running& running, const std::vector<Pa
       try {
         pool_.use(name);
       } catch (...) {
-        fail(piece.id);
+        fail_request(running, piece.id);
       }
     }
   }
@@ -317,7 +322,8 @@ void MultiLoraTransformersModel::bring_in(Running& running, const std::vector<Pa
     pool_.use(names());
   } catch (...) {
     for (const auto& piece : pieces) {
-      if (!running.request(piece.id).adapter_name.empty() && running.result(piece.id).ok()) fail(piece.id);
+      if (!running.request(piece.id).adapter_name.empty() && running.result(piece.id).ok())
+        fail_request(running, piece.id);
     }
   }
 }
@@ -331,10 +337,6 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
   std::vector<PassPart*> parts;
   bool backward = false;
   int64_t tokens = 0;
-  const auto fail = [&](int64_t id) {
-    running.result(id).error = error_now();
-    if (const auto call = std::move(running.call(id))) group_of(running.request(id)).fail(*call);
-  };
   bring_in(running, planned);
   for (const auto& place : planned) {
     if (!running.result(place.id).ok()) continue;
@@ -352,7 +354,7 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
       if (!call) call = g.open(request.features, request.args, request.kind == WorkKind::kForwardBackward);
       items.push_back({place, g.make_piece(*call, place.begin, place.end)});
     } catch (...) {
-      fail(place.id);
+      fail_request(running, place.id);
       continue;
     }
     PassPart& part = items.back().piece->part;
@@ -385,9 +387,7 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
   }
   ++num_passes_;
   num_pass_tokens_ += tokens;
-  for (const int64_t id : broken) {
-    if (const auto call = std::move(running.call(id))) group_of(running.request(id)).fail(*call);
-  }
+  for (const int64_t id : broken) end_call(running, id);
   for (const auto& item : items) {
     const int64_t id = item.place.id;
     const TenantRequest& request = running.request(id);
@@ -399,7 +399,7 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
         running.result(id).output.loss = g.calculate_loss();
       running.call(id).reset();
     } catch (...) {
-      fail(id);
+      fail_request(running, id);
     }
   }
 }

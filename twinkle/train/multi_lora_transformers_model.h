@@ -108,6 +108,8 @@ class MultiLoraTransformersModel : public TransformersModel {
   TrainGroup& group_of(const TenantRequest& request);
   StepResult carry_out_step(const TenantRequest& request);
   void bring_in(Running& running, const std::vector<PassPlanner::Piece>& pieces);
+  void fail_request(Running& running, int64_t id);
+  void end_call(Running& running, int64_t id);
   void run_pass(Running& running, const std::vector<PassPlanner::Piece>& pieces);
 
   MultiLoraOptions multi_;
