@@ -1,6 +1,6 @@
-// What a test needs of the machine. Where it is missing the test ends, skipped, and says what is missing; with
-// TWINKLE_TEST_REQUIRE set (.ci/run sets it) it fails instead, so that nothing is left out unseen. To be called
-// on the test's own thread, in its body, its SetUp or a function they call.
+// What a test needs of the machine. Where it is missing the test ends, skipped, and says what is missing;
+// with TWINKLE_TEST_REQUIRE set (.ci/run sets it) it fails instead, so that nothing is left out unseen. To be
+// called on the test's own thread, in its body, its SetUp or a function they call.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -2,7 +2,6 @@
 // DeepSeek's renderings are those of its published template.
 #include <gtest/gtest.h>
 
-
 #include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "tests/needs.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"

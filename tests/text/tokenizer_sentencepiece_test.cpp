@@ -97,12 +97,12 @@ TEST(SentencePiece, KitokenVectors) {
   const std::string text = read_file(test_data("tokenizer-vectors/kitoken/utf8_input.txt"));
   for (const auto& [name, file] : models) {
     const auto t = Tokenizer::load(test_data(std::string("tokenizers/") + file));
-    const auto ids = ids_in(
-        read_file(test_data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_tokens_") + name + ".txt")));
+    const auto ids = ids_in(read_file(
+        test_data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_tokens_") + name + ".txt")));
     EXPECT_EQ(t->encode(text, kPlain), ids) << name;
-    EXPECT_EQ(
-        t->decode(ids),
-        read_file(test_data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_output_") + name + ".txt")))
+    EXPECT_EQ(t->decode(ids),
+              read_file(test_data(std::string("tokenizer-vectors/kitoken/sentencepiece/utf8_output_") + name +
+                                  ".txt")))
         << name;
   }
 }
