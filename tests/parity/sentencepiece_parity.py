@@ -5,7 +5,6 @@
 Needs: pip install sentencepiece tokenizers. Usage: sentencepiece_parity.py --tool build/tests/tokenize_tool
 --data ../shared/data [--strings 20000] [--only llama2]. Prints a line a model; exits 1 on any difference.
 """
-import argparse
 import collections
 import pathlib
 import random
@@ -15,8 +14,8 @@ import tempfile
 import sentencepiece
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from mixed_strings import broken_bytes, mixed_string, strings  # noqa: E402
-from tokenizer_tool import check_saved, run_rows  # noqa: E402
+from mixed_strings import mixed_string  # noqa: E402
+from tokenizer_tool import Differences, all_texts, check_saved, end, parity_options, run_rows  # noqa: E402
 
 SYMBOLS = ["<sep>", "<ab c>", "😊", "zz", "▁the"]
 TRAINED = {
@@ -87,34 +86,21 @@ def with_unused(source, target):
 
 def compare(name, tool, path, texts, broken, shown):
     model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    everything = texts + [b.decode("utf-8", "replace") for b in broken]
+    everything = all_texts(texts, broken)
     # Newer versions of the package leave a piece that is NUL unused; older ones, tokenizers and we read it.
     nul = next((i for i in range(model.GetPieceSize()) if model.IdToPiece(i) == "\0"), None)
     byte = model.PieceToId("<0x00>")
-    bad = 0
+    found = Differences(name, shown)
     for text, row in zip(everything, run_rows(tool, path, texts, broken, "--plain", "--brief")):
         want = [nul if nul is not None and i == byte else i for i in model.EncodeAsIds(text)]
-        if row["ids"] != want:
-            bad += 1
-            if bad <= shown:
-                print(f"  {name}: {text!r}\n    ours {row['ids']}\n    theirs {want}")
-    print(f"{name}: {len(everything)} strings, {bad} differences", flush=True)
-    return bad
+        found.same(text, row["ids"], want)
+    print(f"{name}: {len(everything)} strings, {found.total()} differences", flush=True)
+    return found.total()
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tool", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--strings", type=int, default=20000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shown", type=int, default=2)
-    parser.add_argument("--only")
-    args = parser.parse_args()
-    data = pathlib.Path(args.data) / "tokenizers"
-    texts = strings(args.strings, args.seed)
-    broken = broken_bytes(max(args.strings // 20, 10), args.seed + 1)
-    wanted = lambda name: not args.only or name in args.only.split(",")
+    args = parity_options()
+    data, texts, broken, wanted = args.tokenizers, args.texts, args.broken, args.wanted
     total = 0
     for name, file in (("llama2", "llama2/tokenizer.model"), ("internlm2", "internlm2/tokenizer.model"),
                        ("mistral v1", "mistral/tokenizer.model.v1"), ("mistral v3", "mistral/tokenizer.model.v3")):
@@ -131,8 +117,7 @@ def main():
             if name in ("bpe llama", "bpe across words", "unigram identity") and wanted(name + " unused"):
                 unused = with_unused(file, folder / "unused.model")
                 total += compare(name + " unused", args.tool, unused, few, broken, args.shown)
-    print(f"{total} differences in all")
-    return 1 if total else 0
+    return end(total)
 
 
 if __name__ == "__main__":

