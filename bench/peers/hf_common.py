@@ -1,4 +1,4 @@
-"""What the peers share: loading a model, a LoRA adapter, rows, and the memory a process has used."""
+"""What the peers share: loading a model, LoRA adapters, their optimizer, rows, and the memory a process has used."""
 
 import json
 import os
@@ -19,7 +19,8 @@ def peak_rss_mb():
 
 
 def read_rows(path):
-    """Rows of {"input_ids": [...], "labels": [...]}: labels not shifted, -100 where nothing is scored."""
+    """One JSON object a line. Rows to train on are {"input_ids": [...], "labels": [...]}: labels not shifted, -100 where
+    nothing is scored."""
     return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
 
@@ -41,6 +42,13 @@ def best_dtype():
     return min((torch.float32, torch.bfloat16), key=seconds)
 
 
+def dtype_of(name):
+    """A torch dtype by its name or short name, or the best for "auto"."""
+    import torch
+
+    return best_dtype() if name == "auto" else getattr(torch, {"fp32": "float32", "bf16": "bfloat16"}.get(name, name))
+
+
 def load_model(path, dtype):
     """A model directory, or a GGUF file (whose weights move into a fresh model: transformers does not train the
     one it reads)."""
@@ -56,12 +64,36 @@ def load_model(path, dtype):
     return model.to(dtype)
 
 
-def add_lora(model, rank=8, alpha=32):
-    """A fresh adapter on every linear layer; its weights stay in fp32, as PEFT keeps them."""
-    from peft import LoraConfig, get_peft_model
+def lora_config(rank=8, alpha=32, **more):
+    """On every linear layer."""
+    from peft import LoraConfig
 
-    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear",
-                                            task_type="CAUSAL_LM"))
+    return LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", **more)
+
+
+def add_lora(model, configs=None):
+    """Fresh adapters by name (one without more said); their weights stay in fp32, as PEFT keeps them."""
+    from peft import get_peft_model
+
+    (name, config), *others = (configs or {"default": lora_config()}).items()
+    model = get_peft_model(model, config, adapter_name=name)
+    for name, config in others:
+        model.add_adapter(name, config)
+    return model
+
+
+def adam_of(model, lr=1e-4):
+    """An optimizer of what is trained now: of the active adapter."""
+    import torch
+
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr, weight_decay=0)
+
+
+def clipped_step(optimizer):
+    import torch
+
+    torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
+    optimizer.step()
 
 
 class Trainer:
@@ -72,7 +104,7 @@ class Trainer:
 
         self.torch = torch
         self.model = model.train()
-        self.optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr, weight_decay=0)
+        self.optimizer = adam_of(model, lr)
 
     def step(self, rows, groups, flatten=False):
         """Trains on the rows, in the given groups of indices (each one forward and backward); returns the loss."""
@@ -96,14 +128,17 @@ class Trainer:
             loss = self.model(**batch, labels=labels, num_items_in_batch=scored, use_cache=False).loss
             loss.backward()
             total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_([p for p in self.model.parameters() if p.requires_grad], 1.0)
-        self.optimizer.step()
+        clipped_step(self.optimizer)
         return total
 
 
 def report(**values):
     """The last line: one JSON object."""
     print(json.dumps({key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()}))
+
+
+def report_speed(program, tokens, seconds, **more):
+    report(program=program, tokens=tokens, seconds=seconds, tokens_per_s=tokens / seconds, peak_rss_mb=peak_rss_mb(), **more)
 
 
 def now():

@@ -10,7 +10,7 @@ A call runs until its longest request is done; only tokens that were asked for c
 
 import argparse
 
-from hf_common import best_dtype, load_model, now, peak_rss_mb, read_rows, report
+from hf_common import add_lora, dtype_of, load_model, lora_config, now, read_rows, report_speed
 
 
 def main():
@@ -26,17 +26,11 @@ def main():
 
     import torch
 
-    dtype = best_dtype() if args.dtype == "auto" else getattr(torch, args.dtype)
+    dtype = dtype_of(args.dtype)
     model = load_model(args.model, dtype).eval()
     if args.adapters:
-        from peft import LoraConfig, get_peft_model
-
-        config = LoraConfig(r=args.rank, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM",
-                            init_lora_weights=False)
-        model = get_peft_model(model, config, adapter_name="0")
-        for adapter in range(1, args.adapters):
-            model.add_adapter(str(adapter), config)
-        model.eval()
+        config = lora_config(args.rank, init_lora_weights=False)
+        model = add_lora(model, {str(adapter): config for adapter in range(args.adapters)}).eval()
     rows = read_rows(args.requests)
 
     def generate(picked, names=None):
@@ -69,8 +63,7 @@ def main():
         start = now()
         generate([{"prompt": list(range(100, 164)), "max_tokens": args.decode}])
         extra["decode_tokens_per_s"] = args.decode / (now() - start)
-    report(program="transformers", mode=args.mode, dtype=str(dtype), tokens=tokens, seconds=seconds,
-           tokens_per_s=tokens / seconds, peak_rss_mb=peak_rss_mb(), **extra)
+    report_speed("transformers", tokens, seconds, mode=args.mode, dtype=str(dtype), **extra)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ Prints a JSON object: tokens/s over all tokens of the rows (padding does not cou
 
 import argparse
 
-from hf_common import Trainer, add_lora, best_dtype, load_model, now, peak_rss_mb, read_rows, report
+from hf_common import Trainer, add_lora, dtype_of, load_model, now, read_rows, report_speed
 
 
 def groups_of(mode, rows, micro):
@@ -36,7 +36,7 @@ def main():
     args = parser.parse_args()
     import torch
 
-    dtype = {"auto": best_dtype(), "fp32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
+    dtype = dtype_of(args.dtype)
     torch.manual_seed(0)
     trainer = Trainer(add_lora(load_model(args.model, dtype)))
     rows = read_rows(args.rows)
@@ -48,8 +48,7 @@ def main():
         losses.append(trainer.step(batch, groups_of(args.mode, batch, args.micro), flatten=args.mode == "flat"))
         tokens += sum(len(row["input_ids"]) for row in batch)
     seconds = now() - start
-    report(program="hf_sft", mode=args.mode, dtype=str(dtype).removeprefix("torch."), tokens=tokens, seconds=seconds,
-           tokens_per_s=tokens / seconds, peak_rss_mb=peak_rss_mb(), losses=losses)
+    report_speed("hf_sft", tokens, seconds, mode=args.mode, dtype=str(dtype).removeprefix("torch."), losses=losses)
 
 
 if __name__ == "__main__":

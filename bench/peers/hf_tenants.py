@@ -10,7 +10,7 @@ Prints a JSON object: tokens/s of whole steps, seconds, peak memory.
 import argparse
 import sys
 
-from hf_common import best_dtype, load_model, now, peak_rss_mb, report
+from hf_common import adam_of, add_lora, best_dtype, clipped_step, load_model, lora_config, now, report_speed
 
 
 def main():
@@ -23,7 +23,6 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
     import torch
-    from peft import LoraConfig, get_peft_model
 
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -32,14 +31,11 @@ def main():
     model = load_model(args.model, best_dtype())
     vocab = model.config.vocab_size
     names = [f"tenant{i}" for i in range(len(ranks))]
-    configs = [LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM") for rank in ranks]
-    model = get_peft_model(model, configs[0], adapter_name=names[0]).train()
-    for name, config in zip(names[1:], configs[1:]):
-        model.add_adapter(name, config)
+    model = add_lora(model, {name: lora_config(rank, 2 * rank) for name, rank in zip(names, ranks)}).train()
     optimizers, rows = {}, {}
     for name in names:
         model.set_adapter(name)
-        optimizers[name] = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, weight_decay=0)
+        optimizers[name] = adam_of(model)
         rows[name] = torch.randint(0, vocab, (1, args.tokens))
 
     def step():
@@ -47,8 +43,7 @@ def main():
             model.set_adapter(name)
             optimizers[name].zero_grad()
             model(input_ids=rows[name], labels=rows[name], use_cache=False).loss.backward()
-            torch.nn.utils.clip_grad_norm_([p for g in optimizers[name].param_groups for p in g["params"]], 1.0)
-            optimizers[name].step()
+            clipped_step(optimizers[name])
 
     step()  # outside the clock
     if args.mode == "process":
@@ -59,8 +54,7 @@ def main():
         step()
     seconds = now() - start
     tokens = args.steps * args.tokens * len(names)
-    report(program="hf_tenants", mode=args.mode, tokens=tokens, seconds=seconds, tokens_per_s=tokens / seconds,
-           peak_rss_mb=peak_rss_mb())
+    report_speed("hf_tenants", tokens, seconds, mode=args.mode)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import argparse
 import concurrent.futures
 import os
 
-from hf_common import now, peak_rss_mb, read_rows, report
+from hf_common import now, read_rows, report_speed
 
 
 def main():
@@ -58,8 +58,7 @@ def main():
         start = now()
         complete({"prompt": list(range(100, 164)), "max_tokens": args.decode + 1})
         extra["decode_tokens_per_s"] = args.decode / (now() - start - prompt_seconds)
-    report(program="llama.cpp", tokens=tokens, seconds=seconds, tokens_per_s=tokens / seconds,
-           peak_rss_mb=peak_rss_mb(), **extra)
+    report_speed("llama.cpp", tokens, seconds, **extra)
 
 
 if __name__ == "__main__":
