@@ -42,12 +42,16 @@ TEST_F(SourcesTest, CsvAndTsv) {
   EXPECT_EQ(rows_of({write("a.tsv", "a\tb\n1\t\"x, \"\"y\"\"\nz\"\n\tplain \"quote\"")}), want);
   EXPECT_EQ(rows_of({.dataset_id = write("n.csv", "1,2\n3,4\n"), .columns = {"x", "y"}}),
             (std::vector<Json>{{{"x", "1"}, {"y", "2"}}, {{"x", "3"}, {"y", "4"}}}));
+  // Old spreadsheets end lines with CR alone.
+  EXPECT_EQ(rows_of({write("cr.csv", "a,b\r1,\"x, \"\"y\"\"\nz\"\r\r,plain \"quote\"\r")}), want);
   const auto all = [&](const std::string& name, const std::string& bytes) {
     const std::string path = write(name, bytes);
     return error_of([&] { rows_of({path}); });
   };
   EXPECT_EQ(all("b.csv", "a,b\n1,2\n1,2,3\n"),
             "[dataset] b.csv row 2 (line 3): has 3 fields, there are 2 columns");
+  EXPECT_EQ(all("g.csv", "a,b\r1,2\r3\r"),
+            "[dataset] g.csv row 2 (line 3): has 1 fields, there are 2 columns");
   EXPECT_EQ(all("c.csv", "a,b\n1,\"2\n"), "[dataset] 'c.csv' line 2: a quote of this record is never closed");
   EXPECT_EQ(
       all("d.csv", "a,b\n1,\"2\"3\n"),

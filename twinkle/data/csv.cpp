@@ -31,6 +31,7 @@ size_t record_end(std::string_view text, size_t at, char separator, bool* closed
       continue;
     }
     if (c == '\n') return at + 1;
+    if (c == '\r') return at + (at + 1 < text.size() && text[at + 1] == '\n' ? 2 : 1);
     field_start = c == separator;
     ++at;
   }

@@ -1,5 +1,6 @@
 // Comma- and tab-separated records (RFC 4180): quoted fields may hold separators, doubled quotes and line
-// ends; quotes inside of an unquoted field are text. Pure functions.
+// ends; quotes inside of an unquoted field are text. A line ends with LF, CRLF or, as old spreadsheets write
+// it, CR. Pure functions.
 #pragma once
 
 #include <string>

@@ -44,6 +44,14 @@ bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; 
 
 bool is_blank(std::string_view line) { return std::all_of(line.begin(), line.end(), is_space); }
 
+// Ends of lines in [begin, end); in .csv a CR without LF is one too.
+int64_t count_lines(std::string_view text, int64_t begin, int64_t end, bool csv) {
+  int64_t lines = std::count(text.begin() + begin, text.begin() + end, '\n');
+  for (auto at = static_cast<size_t>(begin); csv && at < static_cast<size_t>(end); ++at)
+    lines += text[at] == '\r' && (at + 1 == text.size() || text[at + 1] != '\n') ? 1 : 0;
+  return lines;
+}
+
 size_t skip_space(std::string_view text, size_t at) {
   while (at < text.size() && is_space(text[at])) ++at;
   return at;
@@ -220,8 +228,8 @@ void RowFiles::add_row(int64_t begin, int64_t end) {
     throw invalid_argument("[dataset] '" + files_.back().path + "' has more than 2^31 rows");
   const std::string_view text = files_.back().bytes.text();
   const int64_t counted = number == 1 ? 0 : rows_.back().begin;
-  const int64_t line =
-      (number == 1 ? 1 : rows_.back().line) + std::count(text.begin() + counted, text.begin() + begin, '\n');
+  const int64_t line = (number == 1 ? 1 : rows_.back().line) +
+                       count_lines(text, counted, begin, files_.back().kind == Kind::kCsv);
   rows_.push_back({file, number, begin, end - begin, line});
 }
 
@@ -309,7 +317,7 @@ void RowFiles::cut_records(std::string_view text, size_t start, const std::vecto
     bool closed = true;
     const size_t end = csv::record_end(text, begin, file.separator, &closed);
     if (closed) return end;
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n');
+    const int64_t line = 1 + count_lines(text, 0, static_cast<int64_t>(begin), true);
     throw invalid_argument("[dataset] '" + file.path + "' line " + std::to_string(line) +
                            ": a quote of this record is never closed");
   };
