@@ -104,6 +104,15 @@ TEST_F(MixTest, RenamesAndCastsColumns) {
               data.cast_column("score", "double");
             }).find("[dataset] cast_column: unknown type 'double'"),
             0u);
+  Dataset typed({path});
+  EXPECT_EQ(error_of([&] { typed.rename_columns({{"aks", "query"}}); }),
+            "[dataset] no row of 'a.csv' has a column 'aks' (did you mean 'ask'?)");
+  typed.rename_columns({{"aks", "query"}}, -1, /*may_lack=*/true);
+  EXPECT_EQ(typed.row(0).at("ask"), "q");
+  // One row that has it is enough; a row that can not be read is another's affair.
+  Dataset rare({write("rare.jsonl", "{\"a\": 1}\nx\n{\"b\": 2}\n")});
+  rare.rename_columns({{"b", "c"}});
+  EXPECT_EQ(rare.row(2), (Json{{"c", 2}}));
   Dataset twice({.data = {{{"a", 1}, {"b", 2}}}});
   twice.rename_columns({{"a", "b"}});
   EXPECT_EQ(error_of([&] { twice.row(0); }), "[dataset] row 1: two columns would be called 'b'");

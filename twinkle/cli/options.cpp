@@ -25,7 +25,9 @@ std::string shown(const Json& value) {
   return value.is_null() ? "nothing" : std::string(json_type_name(value));
 }
 
-Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std::string& slice) {
+// Rows for evaluation may have the names already.
+Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std::string& slice,
+                     bool for_evaluation = false) {
   DatasetMeta meta{.dataset_id = path};
   meta.text_split = args.get_string("text_split");
   meta.slice = slice;
@@ -37,7 +39,11 @@ Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std:
       throw invalid_argument("[" + args.source("column_mapping") +
                              "] 'column_mapping': expected an object, got " + shown(names));
     }
-    data.rename_columns(names);
+    try {
+      data.rename_columns(names, -1, /*may_lack=*/for_evaluation);
+    } catch (const Error& e) {
+      throw Error(e.kind(), "[" + args.source("column_mapping") + "] 'column_mapping': " + e.what());
+    }
   }
   std::string name = text_of(args, "preprocessor");
   Json options = args.has("preprocessor_options") ? args.get("preprocessor_options") : Json::object();
@@ -178,7 +184,7 @@ Dataset load_dataset(const ParsedArgs& args) {
 
 std::unique_ptr<Dataset> load_eval_dataset(const ParsedArgs& args) {
   if (!args.has("eval_dataset_id")) return nullptr;
-  auto data = std::make_unique<Dataset>(open_dataset(args, args.get_string("eval_dataset_id"), ""));
+  auto data = std::make_unique<Dataset>(open_dataset(args, args.get_string("eval_dataset_id"), "", true));
   if (args.has("eval_samples")) {
     const int64_t count = args.get_int("eval_samples");
     if (count > data->size()) {
@@ -186,7 +192,7 @@ std::unique_ptr<Dataset> load_eval_dataset(const ParsedArgs& args) {
                              "] 'eval_samples': " + std::to_string(count) + " rows are asked for, '" +
                              data->name() + "' has " + std::to_string(data->size()));
     }
-    *data = open_dataset(args, args.get_string("eval_dataset_id"), "0:" + std::to_string(count));
+    *data = open_dataset(args, args.get_string("eval_dataset_id"), "0:" + std::to_string(count), true);
   }
   return data;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 #include <numeric>
+#include <set>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
@@ -337,7 +338,28 @@ void Dataset::mix_dataset(const MixOptions& options) {
   hash_sources();
 }
 
-void Dataset::rename_columns(const Json& names, int source) {
+// The first rows usually have all; one that cannot be read is reported when it is encoded.
+void Dataset::check_columns(std::vector<std::string> wanted, const std::vector<Source*>& sources) const {
+  std::set<std::string> there;
+  for (const Source* source : sources) {
+    for (int64_t i = 0; !wanted.empty() && i < static_cast<int64_t>(source->refs.size()); ++i) {
+      Row row;
+      try {
+        row = row_of(*source, i);
+      } catch (const Error&) {
+        continue;
+      }
+      for (const auto& [name, value] : row.items()) there.insert(name);
+      std::erase_if(wanted, [&](const std::string& name) { return row.contains(name); });
+    }
+  }
+  if (wanted.empty()) return;
+  const std::vector<std::string> known(there.begin(), there.end());
+  throw invalid_argument("[dataset] no row of '" + name_ + "' has a column '" + wanted.front() + "'" +
+                         did_you_mean(wanted.front(), known));
+}
+
+void Dataset::rename_columns(const Json& names, int source, bool may_lack) {
   if (!names.is_object()) {
     throw invalid_argument("[dataset] column names must be an object {\"in the file\": \"new\"}, got " +
                            std::string(json_type_name(names)));
@@ -348,7 +370,13 @@ void Dataset::rename_columns(const Json& names, int source) {
       throw invalid_argument("[dataset] the new name of column '" + from + "' must be a string");
     pairs.emplace_back(from, to.get<std::string>());
   }
-  for (Source* each : chosen(source, "rename_columns")) {
+  const std::vector<Source*> sources = chosen(source, "rename_columns");
+  if (!may_lack) {
+    std::vector<std::string> wanted;
+    for (const auto& [from, to] : pairs) wanted.push_back(from);
+    check_columns(std::move(wanted), sources);
+  }
+  for (Source* each : sources) {
     each->edits_key += "rename" + names.dump();
     each->edits.push_back([pairs](Row* row) {
       Row out = Row::object();

@@ -100,8 +100,9 @@ class Dataset {
   std::string place(int64_t index) const;
 
   /// Reads columns under other names: {"in the file": "as the preprocessor calls it"}. A row that lacks one
-  /// stays as it is; one that has both is an error of that row.
-  void rename_columns(const Json& names, int source = -1);
+  /// stays as it is; one that has both is an error of that row. A column that no row has is invalid_argument
+  /// with the nearest name, unless they `may_lack` it.
+  void rename_columns(const Json& names, int source = -1, bool may_lack = false);
   /// The values of a column as string, int, float, bool or json (text that is parsed). Null stays null; what
   /// cannot be cast is an error of its row.
   void cast_column(const std::string& column, const std::string& type, int source = -1);
@@ -182,6 +183,7 @@ class Dataset {
   Source open_source(const DatasetMeta& meta);
   std::vector<Source*> chosen(int source, const char* what);
   std::pair<const Source*, int64_t> at(int64_t index) const;
+  void check_columns(std::vector<std::string> wanted, const std::vector<Source*>& sources) const;
   Row row_of(const Source& source, int64_t row) const;
   std::string place_of(const Source& source, int64_t row) const;
   void hash_sources();

@@ -113,8 +113,8 @@ void check_render(const ParsedArgs& args) {
     throw invalid_argument("[" + args.source("system") +
                            "] 'system': goes with --prompt; see --default-system");
   if (!args.has("dataset_id")) {
-    for (const char* name :
-         {"preprocessor", "preprocessor_options", "model_name", "model_author", "text_split"})
+    for (const char* name : {"preprocessor", "preprocessor_options", "model_name", "model_author",
+                             "text_split", "column_mapping", "csv_columns"})
       refuse(args, name, "needs --dataset-id");
   }
   const bool json = args.get_bool("json");
