@@ -59,6 +59,9 @@ def compare(name, tool, path, encoding, texts, broken, shown, normal=lambda t: t
     return found.total()
 
 
+ENDS = {"cl10": 100256, "o200": 199998, "p50k": 50281, "r50k": 50256}  # of the ranks of each encoding
+
+
 def main():
     args = parity_options()
     data, texts, broken, wanted = args.tokenizers, args.texts, args.broken, args.wanted
@@ -77,8 +80,12 @@ def main():
             path, ranks = real, None
             if real.exists():
                 ranks = ranks_of(real)
-            else:  # the encoding's own rules over ranks that leave its special tokens' ids free
-                ranks = {token: rank for token, rank in llama3.items() if rank < min(special.values())}
+            else:  # the encoding's own rules over Llama's ranks, cut or filled up to as many as it has
+                end, taken = ENDS[name[:4]], set(special.values())
+                ranks = {token: rank for token, rank in llama3.items() if rank < end and rank not in taken}
+                for rank in range(len(llama3), end):
+                    if rank not in taken:
+                        ranks[b"\xfe\xff%d" % rank] = rank
                 path = folder / f"{name}.tiktoken"
                 path.write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % r for t, r in ranks.items()))
             cases.append((name, path, expression, ranks, special))

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
 #include "tests/text/tokenizer_testing.h"
 #include "twinkle/core/error.h"
@@ -38,6 +39,15 @@ std::string ranks(const std::vector<std::string>& more) {
   return text;
 }
 
+// The ranks above, then as many made-up tokens as the encoding has ranks, but for those of special tokens.
+std::string filled(const std::vector<std::string>& more, int end, int hole = -1) {
+  std::string text = ranks(more);
+  for (int rank = 256 + static_cast<int>(more.size()); rank < end; ++rank) {
+    if (rank != hole) text += base64("\xFE\xFF" + std::to_string(rank)) + " " + std::to_string(rank) + "\n";
+  }
+  return text;
+}
+
 std::string error_of(const std::function<void()>& run) {
   try {
     run();
@@ -49,9 +59,14 @@ std::string error_of(const std::function<void()>& run) {
 }
 
 TEST(Tiktoken, NamedEncodings) {
-  const std::string text = ranks({"  ", "12", "123", "1234"});
-  const auto load = [&](const char* name) {
-    return Tokenizer::from_tiktoken(text, nullptr, std::string("/x/") + name);
+  std::map<std::string, std::string> texts;
+  const auto load = [&](const std::string& name) {
+    static const std::map<std::string, int> ends = {
+        {"cl1", 100256}, {"o20", 199998}, {"p50", 50281}, {"r50", 50256}, {"qwe", 151643}};
+    std::string& text = texts[name.substr(0, 3)];
+    const int end = ends.at(name.substr(0, 3));
+    if (text.empty()) text = filled({"  ", "12", "123", "1234"}, end, end == 50281 ? 50256 : -1);
+    return Tokenizer::from_tiktoken(text, nullptr, "/x/" + name);
   };
   // Numbers: up to three digits a piece, or as many as there are.
   EXPECT_EQ(load("cl100k_base.tiktoken")->encode("1234"), (Ids{258, '4'}));
@@ -69,21 +84,21 @@ TEST(Tiktoken, NamedEncodings) {
   EXPECT_EQ(load("o200k_harmony.tiktoken")->encode("<|start|>x<|call|><|reserved_200013|>"),
             (Ids{200006, 'x', 200012, 200013}));
   EXPECT_EQ(load("p50k_edit.tiktoken")->encode("<|fim_suffix|>"), (Ids{50283}));
-  EXPECT_EQ(load("qwen.tiktoken")->encode("<|im_start|>"), (Ids{261}));
+  EXPECT_EQ(load("qwen.tiktoken")->encode("<|im_start|>"), (Ids{151644}));
   EXPECT_EQ(load("cl100k_base.tiktoken")->eos_id(), 100257);
 }
 
 TEST(Tiktoken, ExpressionsOfTheConfig) {
   const std::string text = ranks({"aa", "bb"});
   const Json config = {{"pat_str", "a+|b+|[^ab]+"},
-                       {"added_tokens_decoder", {{"300", {{"content", "<end>"}, {"special", true}}}}}};
+                       {"added_tokens_decoder", {{"258", {{"content", "<end>"}, {"special", true}}}}}};
   const auto t = Tokenizer::from_tiktoken(text, config, "own.tiktoken");
-  EXPECT_EQ(t->encode("aabb<end>"), (Ids{256, 257, 300}));
+  EXPECT_EQ(t->encode("aabb<end>"), (Ids{256, 257, 258}));
   EXPECT_EQ(t->encode("<end>", kPlain), (Ids{'<', 'e', 'n', 'd', '>'}));
-  EXPECT_EQ(t->decode(Ids{256, 300, 257}), "aa<end>bb");
-  EXPECT_EQ(t->vocab_size(), 301);
+  EXPECT_EQ(t->decode(Ids{256, 258, 257}), "aa<end>bb");
+  EXPECT_EQ(t->vocab_size(), 259);
   const auto again = Tokenizer::from_json(t->to_json(), t->config(), "saved");
-  EXPECT_EQ(again->encode("aabb<end>"), (Ids{256, 257, 300}));
+  EXPECT_EQ(again->encode("aabb<end>"), (Ids{256, 257, 258}));
   const auto kimi =
       Tokenizer::from_tiktoken(text, {{"tokenizer_class", "TikTokenTokenizer"}}, "tiktoken.model");
   EXPECT_EQ(kimi->encode("aabb"), (Ids{256, 257}));
@@ -97,6 +112,45 @@ TEST(Tiktoken, ExpressionsOfTheConfig) {
                   "own.tiktoken");
             }),
             "[own.tiktoken] id 257 is a rank and the special token <x>");
+}
+
+// What is cut off would move the ids of the special tokens behind the ranks.
+TEST(Tiktoken, FilesThatLostLines) {
+  const auto refused = [&](const std::string& text, const Json& config, const char* name) {
+    return error_of([&] { Tokenizer::from_tiktoken(text, config, name); });
+  };
+  const std::string whole = ranks({"aa", "bb"});
+  const Json config = {{"pat_str", "a+|b+"},
+                       {"added_tokens_decoder", {{"258", {{"content", "<end>"}, {"special", true}}}}}};
+  const auto without = [&](int line) {
+    size_t at = 0;
+    for (int i = 1; i < line; ++i) at = whole.find('\n', at) + 1;
+    return std::string(whole).erase(at, whole.find('\n', at) + 1 - at);
+  };
+  EXPECT_EQ(refused(whole, config, "own.tiktoken"), "no error");
+  EXPECT_EQ(
+      refused(without(258), config, "own.tiktoken"),
+      "[own.tiktoken] line 257 has the last rank, 256, but the special tokens begin at 258; the file is cut "
+      "short, or another encoding's");
+  EXPECT_EQ(refused(without(100), {{"pat_str", "a"}}, "own.tiktoken"),
+            "[own.tiktoken] line 100: rank 99 is missing before it; lines were lost");
+  EXPECT_EQ(refused(whole + "Y2M= 99\n", {{"pat_str", "a"}}, "own.tiktoken"),
+            "[own.tiktoken] line 259: rank 99 stands on line 100 too");
+  EXPECT_EQ(refused(whole + "YWE= 258\n", {{"pat_str", "a"}}, "own.tiktoken"),
+            "[own.tiktoken] line 259: the token of rank 258 has rank 256 already");
+  EXPECT_EQ(refused(whole + "Y2M= 1000\n", {{"pat_str", "a"}}, "own.tiktoken"),
+            "[own.tiktoken] line 259: rank 258 is missing before it; lines were lost");
+  EXPECT_EQ(refused(whole + "Y2M", {{"pat_str", "a"}}, "own.tiktoken"),
+            "[own.tiktoken] line 259: needs base64 and a rank");
+  for (const auto& [name, last] : std::map<const char*, const char*>{{"qwen.tiktoken", "151642"},
+                                                                     {"cl100k_base.tiktoken", "100255"},
+                                                                     {"p50k_base.tiktoken", "50280"}}) {
+    EXPECT_EQ(refused(whole, nullptr, name),
+              "[" + std::string(name) +
+                  "] line 258 has the last rank, 257, but this encoding's ranks end "
+                  "at " +
+                  last + "; the file is cut short, or another encoding's");
+  }
 }
 
 // The file alone, as Meta and Qwen publish it.

@@ -16,12 +16,31 @@ namespace tokenizer {
 namespace {
 
 constexpr size_t kLongestToken = 512;
+constexpr size_t kMostHoles = 16;  // special tokens among the ranks; OpenAI's p50k has one
 
-// Bytes of each token -> its rank, in the order of ranks.
-Vocab parse_ranks(std::string_view text, const std::string& root) {
-  Vocab ranks;
+// The ranks of a file, and the line of the last one, for messages.
+struct Ranks {
+  Vocab vocab;                          // bytes of each token -> its rank, in the order of ranks
+  std::vector<int32_t> holes;           // ranks below the last that no line has
+  size_t hole_line = 0, last_line = 0;  // behind the first hole; of the highest rank
+};
+
+std::string line_text(size_t line) { return "line " + std::to_string(line); }
+
+Error hole_error(int32_t hole, size_t line, const std::string& root) {
+  return invalid_argument(root + line_text(line) + ": rank " + std::to_string(hole) +
+                          " is missing before it; lines were lost");
+}
+
+Ranks parse_ranks(std::string_view text, const std::string& root) {
+  Ranks out;
   size_t line_number = 0;
-  std::vector<std::pair<int64_t, std::string>> rows;
+  struct Row {
+    int64_t rank;
+    size_t line;
+    std::string bytes;
+  };
+  std::vector<Row> rows;
   for (size_t at = 0; at < text.size();) {
     size_t end = text.find('\n', at);
     if (end == std::string_view::npos) end = text.size();
@@ -30,7 +49,7 @@ Vocab parse_ranks(std::string_view text, const std::string& root) {
     ++line_number;
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) continue;
-    const std::string where = root + "line " + std::to_string(line_number);
+    const std::string where = root + line_text(line_number);
     const size_t space = line.find(' ');
     const std::string_view number =
         space == std::string_view::npos ? std::string_view() : line.substr(space + 1);
@@ -40,19 +59,31 @@ Vocab parse_ranks(std::string_view text, const std::string& root) {
     if (!digits) throw invalid_argument(where + ": needs base64 and a rank");
     const int64_t rank = std::stoll(std::string(number));
     if (rank > kMaxId) throw invalid_argument(where + ": rank " + std::to_string(rank) + " is too large");
-    rows.emplace_back(rank, decode_base64(std::string(line.substr(0, space)), where));
+    rows.push_back({rank, line_number, decode_base64(std::string(line.substr(0, space)), where)});
   }
   if (rows.empty()) throw invalid_argument(root + "has no tokens");
-  std::sort(rows.begin(), rows.end());
-  ranks.reserve(rows.size(), text.size());
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.rank < b.rank; });
+  out.vocab.reserve(rows.size(), text.size());
+  int64_t next = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && rows[i].first == rows[i - 1].first) {
-      throw invalid_argument(root + "rank " + std::to_string(rows[i].first) + " stands there twice");
+    const Row& row = rows[i];
+    if (row.rank < next) {
+      throw invalid_argument(root + line_text(row.line) + ": rank " + std::to_string(row.rank) +
+                             " stands on " + line_text(rows[i - 1].line) + " too");
     }
-    ranks.add(rows[i].second, static_cast<int32_t>(rows[i].first));
+    for (; next < row.rank && out.holes.size() <= kMostHoles; ++next)
+      out.holes.push_back(static_cast<int32_t>(next));
+    if (out.holes.size() > kMostHoles) throw hole_error(out.holes.front(), row.line, root);
+    next = row.rank + 1;
+    if (const int32_t other = out.vocab.find(row.bytes); other >= 0) {
+      throw invalid_argument(root + line_text(row.line) + ": the token of rank " + std::to_string(row.rank) +
+                             " has rank " + std::to_string(other) + " already");
+    }
+    out.vocab.add(row.bytes, static_cast<int32_t>(row.rank));
+    if (out.hole_line == 0 && !out.holes.empty()) out.hole_line = row.line;
   }
-  if (ranks.size() != rows.size()) throw invalid_argument(root + "has a token twice");
-  return ranks;
+  out.last_line = rows.back().line;
+  return out;
 }
 
 struct Special {
@@ -66,10 +97,16 @@ struct Known {
   std::vector<Special> special;
   std::string bos, eos, pad;
   bool add_bos = false;
+  int32_t end = 0;  // of the ranks; 0: any
 };
 
-Known qwen(int32_t end) {
+constexpr int32_t kQwenRanks = 151643;
+// Where the ranks of published files end: cl100k's special tokens leave an id out behind it, o200k's too.
+constexpr int32_t kPublishedEnds[] = {50256, 50281, 100256, 128000, kQwenRanks, 163584, 199998};
+
+Known qwen() {
   Known out{kQwen2Expression, {{"type", "NFC"}}, {}, "", "<|endoftext|>", "<|endoftext|>"};
+  int32_t end = out.end = kQwenRanks;
   for (const char* name : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"})
     out.special.push_back({name, end++});
   for (int i = 0; i < 205; ++i) out.special.push_back({"<|extra_" + std::to_string(i) + "|>", end++});
@@ -90,18 +127,21 @@ Known llama3(int32_t end) {
   return out;
 }
 
-Known openai(const char* expression, std::vector<Special> special) {
-  return {expression, nullptr, std::move(special), "", "<|endoftext|>", ""};
+Known openai(const char* expression, int32_t end, std::vector<Special> special) {
+  Known out{expression, nullptr, std::move(special), "", "<|endoftext|>", ""};
+  out.end = end;
+  return out;
 }
 
-std::optional<Known> by_name(std::string_view name, int32_t end) {
+std::optional<Known> by_name(std::string_view name) {
   const auto is = [name](std::string_view start) { return name.starts_with(start); };
   if (is("cl100k")) {
-    return openai(kCl100kExpression, {{"<|endoftext|>", 100257},
-                                      {"<|fim_prefix|>", 100258},
-                                      {"<|fim_middle|>", 100259},
-                                      {"<|fim_suffix|>", 100260},
-                                      {"<|endofprompt|>", 100276}});
+    return openai(kCl100kExpression, 100256,
+                  {{"<|endoftext|>", 100257},
+                   {"<|fim_prefix|>", 100258},
+                   {"<|fim_middle|>", 100259},
+                   {"<|fim_suffix|>", 100260},
+                   {"<|endofprompt|>", 100276}});
   }
   if (is("o200k_harmony")) {
     std::vector<Special> special = {{"<|startoftext|>", 199998}, {"<|endoftext|>", 199999}};
@@ -117,17 +157,20 @@ std::optional<Known> by_name(std::string_view name, int32_t end) {
                                                            {"<|endofprompt|>", 200018}}) {
       special[static_cast<size_t>(s.id - 199998)].text = s.text;
     }
-    return openai(kO200kExpression, std::move(special));
+    return openai(kO200kExpression, 199998, std::move(special));
   }
-  if (is("o200k")) return openai(kO200kExpression, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}});
+  if (is("o200k"))
+    return openai(kO200kExpression, 199998, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}});
   if (is("p50k_edit")) {
-    return openai(kGpt2Expression, {{"<|endoftext|>", 50256},
-                                    {"<|fim_prefix|>", 50281},
-                                    {"<|fim_middle|>", 50282},
-                                    {"<|fim_suffix|>", 50283}});
+    return openai(kGpt2Expression, 50281,
+                  {{"<|endoftext|>", 50256},
+                   {"<|fim_prefix|>", 50281},
+                   {"<|fim_middle|>", 50282},
+                   {"<|fim_suffix|>", 50283}});
   }
-  if (is("p50k") || is("r50k") || is("gpt2")) return openai(kGpt2Expression, {{"<|endoftext|>", 50256}});
-  if (is("qwen")) return qwen(end);
+  if (is("p50k")) return openai(kGpt2Expression, 50281, {{"<|endoftext|>", 50256}});
+  if (is("r50k") || is("gpt2")) return openai(kGpt2Expression, 50256, {{"<|endoftext|>", 50256}});
+  if (is("qwen")) return qwen();
   return std::nullopt;
 }
 
@@ -154,17 +197,45 @@ std::string ruby_form(std::string expression, const std::string& root) {
   return expression;
 }
 
+// A rank may be missing only where a special token has its place, and the ranks end where the encoding or the
+// ids of the special tokens say: whatever else is missing was lost, and would move the ids that follow.
+void check_complete(const Ranks& ranks, const Known& known, const Json& added, const std::string& root) {
+  for (const int32_t hole : ranks.holes) {
+    const bool taken =
+        std::any_of(added.begin(), added.end(), [&](const Json& token) { return token.at("id") == hole; });
+    if (!taken) throw hole_error(hole, ranks.hole_line, root);
+  }
+  const int32_t end = ranks.vocab.end_id();
+  const auto refuse = [&](const std::string& whose) {
+    return invalid_argument(root + line_text(ranks.last_line) + " has the last rank, " +
+                            std::to_string(end - 1) + ", but " + whose +
+                            "; the file is cut short, or another encoding's");
+  };
+  if (known.end > 0) {
+    if (end == known.end) return;
+    throw refuse("this encoding's ranks end at " + std::to_string(known.end - 1));
+  }
+  if (std::find(std::begin(kPublishedEnds), std::end(kPublishedEnds), end) != std::end(kPublishedEnds))
+    return;
+  std::optional<int64_t> first;  // of the special tokens behind the ranks
+  for (const Json& token : added) {
+    const auto id = token.at("id").get<int64_t>();
+    if (id >= end && (!first || id < *first)) first = id;
+  }
+  if (first && *first > end) throw refuse("the special tokens begin at " + std::to_string(*first));
+}
+
 Known choose(std::string_view where, const Json& config, const Json& added, const Vocab& ranks) {
   const std::string root = "[" + std::string(where) + "] ";
   const std::string file = std::filesystem::path(where).filename().string();
   const int32_t end = ranks.end_id();
-  if (auto known = by_name(file, end)) return *known;
+  if (auto known = by_name(file)) return *known;
   for (const char* key : {"pat_str", "pattern"}) {
     if (const std::string given = text_in(config, key); !given.empty())
       return {ruby_form(given, root), nullptr, {}, "", "", ""};
   }
   const std::string kind = text_in(config, "tokenizer_class");
-  if (kind.starts_with("QWenTokenizer")) return qwen(end);
+  if (kind.starts_with("QWenTokenizer")) return qwen();
   if (kind.starts_with("TikTokenTokenizer")) return {kKimiExpression, nullptr, {}, "", "", ""};
   if (added.is_array() && std::any_of(added.begin(), added.end(), [](const Json& token) {
         return token.value("content", "") == "<|begin_of_text|>";
@@ -172,7 +243,7 @@ Known choose(std::string_view where, const Json& config, const Json& added, cons
     return llama3(end);
   }
   if (end == 128000) return llama3(end);
-  if (end == 151643) return qwen(end);
+  if (end == kQwenRanks) return qwen();
   throw invalid_argument(root +
                          "the file does not tell how text is cut before merging: name it after its encoding "
                          "(cl100k_base, o200k_base, p50k_base, r50k_base, qwen), or give pat_str in "
@@ -244,7 +315,8 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_tiktoken(std::string_view text,
   using namespace tokenizer;
   const std::string root = "[" + std::string(where) + "] ";
   Json config = tokenizer_config.is_object() ? tokenizer_config : Json::object();
-  const Vocab ranks = parse_ranks(text, root);
+  const Ranks file = parse_ranks(text, root);
+  const Vocab& ranks = file.vocab;
   Vocab vocab;
   vocab.reserve(ranks.size(), 0);
   for (const auto& e : ranks.entries()) vocab.add(spelled(ranks.text(e)), e.id);
@@ -254,6 +326,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_tiktoken(std::string_view text,
     added = Json::array();
     for (const Special& token : known.special) added.push_back(added_token(token.id, token.text, true));
   }
+  check_complete(file, known, added, root);
   BpeOptions options;
   options.ignore_merges = true;  // a piece that is a token is that token, whatever its merges
   options.unmatched = place(added, &vocab, root);
