@@ -91,6 +91,22 @@ TEST(Program, ReadsTheEnvironment) {
   EXPECT_EQ(right.out.find("row 1:"), std::string::npos);
 }
 
+TEST(Program, InspectsTokenizersWhateverTheirFilesAre) {
+  for (const auto& [name, tokens] :
+       std::vector<std::pair<std::string, int>>{{"llama2/tokenizer.model", 32000},
+                                                {"qwen1", 151851},
+                                                {"qwen1/qwen.tiktoken", 151851},
+                                                {"gpt2", 50257},
+                                                {"bert-base-uncased", 30522},
+                                                {"bert-base-uncased/vocab.txt", 30522}}) {
+    const Ran ran = run_program("twinkle", {"inspect", test::test_data("tokenizers/" + name), "--json"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const Json got = Json::parse(ran.out);
+    EXPECT_EQ(got.at("kind"), "tokenizer") << name;
+    EXPECT_EQ(got.at("vocab_size"), tokens) << name;
+  }
+}
+
 TEST(Program, InspectsADataSet) {
   const Ran ran = run_program("twinkle", {"inspect", kRows, "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;

@@ -3,6 +3,7 @@
 #include "twinkle/cli/inspect.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/text/tokenizer_kind.h"
 
 namespace twinkle::cli {
 
@@ -14,16 +15,18 @@ std::string inspect_kind(const std::string& path, const std::string& kind) {
     if (has("trainer_state.json") || has("manifest.json")) return "checkpoint";
     if (has("adapter_config.json")) return "adapter";
     if (has("config.json")) return "model";
-    if (has("tokenizer.json") || has("tokenizer_config.json")) return "tokenizer";
+    if (!tokenizer_file_of(path).empty() || has("tokenizer_config.json")) return "tokenizer";
     return "dataset";
   }
   const std::filesystem::path file(path);
   const std::string extension = file.extension().string();
   if (extension == ".gguf") return "gguf";
   if (extension == ".safetensors") return "safetensors";
-  if (file.filename() == "tokenizer.json") return "tokenizer";
-  if (file.filename() == "config.json" || file.filename() == "adapter_config.json") {
-    throw invalid_argument("[inspect] '" + path + "': give the folder it is in");
+  const std::string name = file.filename().string();
+  if (is_tokenizer_file(name)) return "tokenizer";
+  for (const char* part : {"config.json", "adapter_config.json", "tokenizer_config.json", "vocab.json",
+                           "merges.txt", "trainer_state.json", "manifest.json"}) {
+    if (name == part) throw invalid_argument("[inspect] '" + path + "': give the folder it is in");
   }
   static constexpr const char* kRows[] = {".jsonl", ".ndjson",  ".json",  ".txt",     ".csv", ".tsv",
                                           ".gz",    ".parquet", ".arrow", ".feather", ".ipc", ".zst"};
@@ -31,8 +34,9 @@ std::string inspect_kind(const std::string& path, const std::string& kind) {
     if (extension == rows) return "dataset";
   }
   throw invalid_argument("[inspect] '" + path +
-                         "': not a kind of file we know (.gguf, .safetensors, tokenizer.json, .jsonl, .json, "
-                         ".txt, .csv, .parquet, .arrow, or a folder)");
+                         "': not a kind of file we know (.gguf, .safetensors, tokenizer.json, "
+                         "tokenizer.model, .tiktoken, .jsonl, .json, .txt, .csv, .parquet, .arrow, or a "
+                         "folder)");
 }
 
 void check_inspect_options(const ParsedArgs& args, const std::string& kind) {

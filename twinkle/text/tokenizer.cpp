@@ -8,6 +8,7 @@
 #include "twinkle/core/gguf.h"
 #include "twinkle/text/tokenizer_engine.h"
 #include "twinkle/text/tokenizer_fields.h"
+#include "twinkle/text/tokenizer_kind.h"
 
 namespace twinkle {
 namespace {
@@ -40,32 +41,42 @@ std::shared_ptr<const Tokenizer> load_other(const std::string& path, Json config
               : Tokenizer::from_sentencepiece(file.text(), config, path);
 }
 
-bool is_other(const std::string& name) {
+bool is_other(std::string_view name) {
   return name.starts_with("tokenizer.model") || name.ends_with(".tiktoken") || name.ends_with(".model") ||
-         name.find(".model.v") != std::string::npos;
+         name.find(".model.v") != std::string_view::npos;
 }
 
 }  // namespace
 
+bool is_tokenizer_file(std::string_view name) {
+  return name == "tokenizer.json" || name == "vocab.txt" || is_other(name);
+}
+
+std::string tokenizer_file_of(const std::string& folder) {
+  const auto has = [&](const char* name) { return file_exists(folder + "/" + name); };
+  if (has("tokenizer.json")) return "tokenizer.json";
+  if (has("vocab.json") && has("merges.txt")) return "vocab.json";
+  std::vector<std::string> others;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (is_other(name)) others.push_back(name);
+  }
+  if (!others.empty()) return *std::min_element(others.begin(), others.end());
+  return has("vocab.txt") ? "vocab.txt" : "";
+}
+
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
   if (is_directory(path)) {
-    const std::string json = path + "/tokenizer.json";
-    if (file_exists(json)) return from_json(read_json_file(json), folder_config(path), json);
-    if (file_exists(path + "/vocab.json") && file_exists(path + "/merges.txt")) {
-      return tokenizer::from_vocab_and_merges(path, folder_config(path));
+    const std::string name = tokenizer_file_of(path), file = path + "/" + name;
+    if (name.empty()) {
+      throw not_found(
+          "[tokenizer] " + path +
+          " has no tokenizer.json, vocab.json with merges.txt, tokenizer.model, *.tiktoken or vocab.txt");
     }
-    std::vector<std::string> others;
-    for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      const std::string name = entry.path().filename().string();
-      if (is_other(name)) others.push_back(name);
-    }
-    std::sort(others.begin(), others.end());
-    if (!others.empty()) return load_other(path + "/" + others[0], folder_config(path));
-    if (file_exists(path + "/vocab.txt"))
-      return tokenizer::from_bert_vocab(path + "/vocab.txt", folder_config(path));
-    throw not_found(
-        "[tokenizer] " + path +
-        " has no tokenizer.json, vocab.json with merges.txt, tokenizer.model, *.tiktoken or vocab.txt");
+    if (name == "tokenizer.json") return from_json(read_json_file(file), folder_config(path), file);
+    if (name == "vocab.json") return tokenizer::from_vocab_and_merges(path, folder_config(path));
+    if (name == "vocab.txt") return tokenizer::from_bert_vocab(file, folder_config(path));
+    return load_other(file, folder_config(path));
   }
   if (!file_exists(path)) throw not_found("[tokenizer] no such file or folder: " + path);
   if (path.ends_with(".gguf")) {
