@@ -104,6 +104,27 @@ TEST_F(ArgsTest, TakesEveryWayToWriteAnOption) {
   }
 }
 
+TEST_F(ArgsTest, BlanksOfAListMayMeanSomething) {
+  ArgSpec stop = arg("stop", ParamType::kStringList, Json::array(), "Ends an answer.");
+  stop.repeats = stop.keep_space = true;
+  const std::vector<ArgGroup> only = {
+      {"SamplingArgs", "Sampling", {stop, arg("config", ParamType::kString, nullptr, "YAML file.")}}};
+  const auto stops = [&](std::vector<std::string> argv,
+                         std::vector<std::pair<std::string, std::string>> environment = {}) {
+    return parse_args(only, {.argv = std::move(argv), .environment = std::move(environment)})
+        .get_strings("stop");
+  };
+  using Strings = std::vector<std::string>;
+  EXPECT_EQ(stops({"--stop", " "}), (Strings{" "}));
+  EXPECT_EQ(stops({"--stop", "\n"}), (Strings{"\n"}));
+  EXPECT_EQ(stops({"--stop=\nUser: ,a b"}), (Strings{"\nUser: ", "a b"}));
+  EXPECT_EQ(stops({"--stop", "[\",\", \" \"]", "--stop", "["}), (Strings{",", " ", "["}));
+  EXPECT_EQ(stops({"--stop", ""}), (Strings{""}));
+  EXPECT_EQ(stops({}, {{"TWINKLE_STOP", " x"}}), (Strings{" x"}));
+  EXPECT_EQ(stops({"--config", write("s.yaml", "stop: \"\\n\"\n")}), (Strings{"\n"}));
+  EXPECT_EQ(stops({"--config", write("l.yaml", "stop: [\" \", \"a,b\"]\n")}), (Strings{" ", "a,b"}));
+}
+
 TEST_F(ArgsTest, CastsToTheDeclaredType) {
   const ParsedArgs args =
       parse({"m", "--lora-target-modules", "q_proj, v_proj", "--milestones", "1,2,3", "--max-steps", "none",

@@ -25,6 +25,7 @@ struct Extra {
   std::vector<std::string> choices, aliases;
   std::string value;
   bool exclusive_min = false;
+  bool verbatim = false;  // a list: its items keep their blanks, and mentions add up
 };
 
 ArgSpec option(std::string name, ParamType type, Json default_value, std::string help, Extra extra = {}) {
@@ -35,6 +36,7 @@ ArgSpec option(std::string name, ParamType type, Json default_value, std::string
   out.param.choices = std::move(extra.choices);
   out.aliases = std::move(extra.aliases);
   out.value_name = std::move(extra.value);
+  out.repeats = out.keep_space = extra.verbatim;
   return out;
 }
 
@@ -292,7 +294,11 @@ ArgGroup sampling_args() {
              "Subtracted once from the logit of a token that is in the answer.", {.min = -2, .max = 2}),
       option("num_samples", kInt, 1, "Answers to each prompt.", {.min = 1, .max = kMostSamples}),
       option("seed", kInt, 0, "The same seed gives the same answer.", {.min = 0}),
-      option("stop", kStrings, Json::array(), "Strings that end an answer."),
+      option(
+          "stop", kStrings, Json::array(),
+          "Strings that end an answer, as they are: blanks and line ends count. A comma parts them, but in a "
+          "JSON list; mentions add up.",
+          {.verbatim = true}),
       option("stop_token_ids", kInts, Json::array(), "Tokens that end an answer."),
       option("ignore_eos", kBool, false, "Go on past the token that ends a turn."),
       option("min_tokens", kInt, 0, "Before these many tokens nothing ends an answer.", {.min = 0}),

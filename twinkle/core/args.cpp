@@ -78,6 +78,20 @@ Json cast_number(const ParamSpec& spec, ParamType type, std::string_view text, s
   return number;
 }
 
+// As cast_text; items of a list whose blanks mean something stay as they are.
+Json cast_for(const ArgSpec& arg, std::string_view text, std::string_view where) {
+  Json list;
+  const bool is_json = trimmed(text).starts_with('[') && !try_parse_json(text, list);
+  if (!arg.keep_space || is_json) return cast_text(arg.param, text, where);
+  Json out = Json::array();
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    out.push_back(std::string(text.substr(start, end - start)));
+    start = end + 1;
+  }
+  return out;
+}
+
 // Every name an option answers to, and the group that may stand before it.
 class Index {
  public:
@@ -209,7 +223,7 @@ class Reader {
     if (!name.starts_with("TWINKLE_") || value.empty()) return;
     const std::string key = folded(name.substr(8));
     if (const ArgSpec* arg = index_.find(key)) {
-      set(into, *arg, checked(*arg, cast_text(arg->param, value, where), where), where);
+      set(into, *arg, checked(*arg, cast_for(*arg, value, where), where), where);
       return;
     }
     const auto& elsewhere = input_.known_elsewhere;
@@ -297,7 +311,7 @@ class Reader {
     if (node.kind == YamlNode::Kind::kScalar) {
       if (node.quoted && type != ParamType::kString && type != ParamType::kStringList)
         not_a(arg.param, type, node.scalar, where);
-      return cast_text(arg.param, node.scalar, where);
+      return cast_for(arg, node.scalar, where);
     }
     ParamSpec item = arg.param;
     if (type == ParamType::kIntList || type == ParamType::kFloatList) {
@@ -351,7 +365,7 @@ class Reader {
       if (arg == nullptr) unknown(where, "option '--" + name + "'");
       Json value;
       if (equals != std::string::npos) {
-        value = cast_text(arg->param, word.substr(equals + 1), where);
+        value = cast_for(*arg, word.substr(equals + 1), where);
       } else if (arg->param.type == ParamType::kBool) {
         const bool next_is_word =
             i + 1 < input_.argv.size() && (is_true(input_.argv[i + 1]) || is_false(input_.argv[i + 1]));
@@ -362,7 +376,7 @@ class Reader {
           throw invalid_argument("[command line] '--" + name +
                                  "' needs a value: " + std::string(param_type_name(arg->param.type)));
         }
-        value = cast_text(arg->param, input_.argv[++i], where);
+        value = cast_for(*arg, input_.argv[++i], where);
       }
       Json now = checked(*arg, value, where);
       if (const auto before = given.find(arg->param.name); arg->repeats && before != given.end()) {
@@ -381,8 +395,7 @@ class Reader {
       TW_CHECK(arg != nullptr, "positional '" + input_.positionals[i] + "' is not declared");
       if (given.contains(arg->param.name))
         throw invalid_argument("[command line] '" + arg->param.name + "' is given twice");
-      given.emplace(arg->param.name,
-                    std::pair{checked(*arg, cast_text(arg->param, bare[i], where), where), where});
+      given.emplace(arg->param.name, std::pair{checked(*arg, cast_for(*arg, bare[i], where), where), where});
     }
     return given;
   }

@@ -24,6 +24,7 @@ struct ArgSpec {
   std::vector<std::string> aliases;  // other names, snake_case
   std::string value_name;            // shown in help: "PATH"; "" picks one by type
   bool repeats = false;              // a list: mentions on the command line add up
+  bool keep_space = false;           // a list: blanks and line ends around an item are part of it
   /// Options of upstream that mean nothing here. `accepted`: values that change nothing and are let pass (the
   /// default is always one); every other value is refused with `refusal`. Not shown in help.
   bool no_effect = false;
