@@ -91,6 +91,18 @@ TEST(Program, ReadsTheEnvironment) {
   EXPECT_EQ(right.out.find("row 1:"), std::string::npos);
 }
 
+TEST(Program, AVariableThatNothingReadsIsSaid) {
+  const Ran ran =
+      run_program("twinkle", {"inspect", kRows},
+                  {{"TWINKLE_LERNING_RATE", "1"}, {"TWINKLE_NUM_THREDS", "1"}, {"TWINKLE_ISA", "avx2"}});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.err,
+            "note: environment TWINKLE_LERNING_RATE: nothing reads TWINKLE_LERNING_RATE (did you mean "
+            "'TWINKLE_LEARNING_RATE'?)\n"
+            "note: environment TWINKLE_NUM_THREDS: nothing reads TWINKLE_NUM_THREDS (did you mean "
+            "'TWINKLE_NUM_THREADS'?)\n");
+}
+
 TEST(Program, InspectsTokenizersWhateverTheirFilesAre) {
   for (const auto& [name, tokens] :
        std::vector<std::pair<std::string, int>>{{"llama2/tokenizer.model", 32000},

@@ -226,19 +226,20 @@ class Reader {
       set(into, *arg, checked(*arg, cast_for(*arg, value, where), where), where);
       return;
     }
-    const auto& elsewhere = input_.known_elsewhere;
-    if (std::find(elsewhere.begin(), elsewhere.end(), key) != elsewhere.end()) return;
-    if (std::find(std::begin(kProcessVariables), std::end(kProcessVariables), key) !=
-        std::end(kProcessVariables))
-      return;
-    const std::string near = nearest_name(key, index_.names());
-    if (!near.empty()) {
+    std::vector<std::string> others = input_.known_elsewhere;
+    others.insert(others.end(), std::begin(kProcessVariables), std::end(kProcessVariables));
+    if (std::find(others.begin(), others.end(), key) != others.end()) return;
+    const auto did_you_mean = [](const std::string& near) {
       std::string variable = "TWINKLE_" + near;
       for (char& c : variable) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-      throw invalid_argument("[" + where + "] unknown variable '" + std::string(name) + "' (did you mean '" +
-                             variable + "'?)");
+      return near.empty() ? "" : " (did you mean '" + variable + "'?)";
+    };
+    if (const std::string near = nearest_name(key, index_.names()); !near.empty()) {
+      throw invalid_argument("[" + where + "] unknown variable '" + std::string(name) + "'" +
+                             did_you_mean(near));
     }
-    notes_.push_back(where + ": nothing reads " + std::string(name));
+    notes_.push_back(where + ": nothing reads " + std::string(name) +
+                     did_you_mean(nearest_name(key, others)));
   }
 
   void read_environment() {
