@@ -131,7 +131,18 @@ TemplateOptions template_options(const ParsedArgs& args, int64_t context) {
   if (args.has("use_chat_template")) options.use_chat_template = args.get_bool("use_chat_template");
   options.enable_thinking = args.get_bool("enable_thinking");
   options.default_system = text_of(args, "default_system");
-  if (args.has("chat_template")) options.chat_template = read_file(args.get_string("chat_template"));
+  if (args.has("chat_template")) {
+    const std::string path = args.get_string("chat_template");
+    options.chat_template = path.empty() ? "" : read_file(path);
+    // "" would mean the tokenizer's own.
+    if (options.chat_template.find_first_not_of(" \t\r\n") == std::string::npos) {
+      throw invalid_argument("[" + args.source("chat_template") + "] 'chat_template': " +
+                             (path.empty() ? "needs the path of a file"
+                                           : "the file '" + path +
+                                                 "' is empty; leave the option out for the "
+                                                 "tokenizer's own template"));
+    }
+  }
   if (args.has("chat_template_kwargs")) {
     options.chat_template_kwargs = args.get("chat_template_kwargs");
     if (!options.chat_template_kwargs.is_object()) {
