@@ -220,6 +220,26 @@ TEST_F(RunOptions, AFolderHoldsTheCheckpointsOfOneRun) {
   EXPECT_NE(ran.err.find("saved " + root_ + "/out/checkpoint-step-2"), std::string::npos) << ran.err;
 }
 
+TEST_F(RunOptions, RowsToAnswerHaveTheirOwnOptions) {
+  write_text(root_ + "/in.jsonl",
+             "{\"prompt\": \"hi\", \"max_tokens\": 2}\n"
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"system\": \"Be brief.\"}\n"
+             "{\"prompt\": \"hi\", \"system\": \"Be brief.\", \"logprobs\": 3}\n");
+  const Ran ran = run_program("twinkle", {"sample", "--model-id", model(), "--input", root_ + "/in.jsonl",
+                                          "--temperature", "0", "--max-tokens", "4", "--ignore-eos"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  std::vector<Json> lines;
+  for (size_t begin = 0; begin < ran.out.size(); begin = ran.out.find('\n', begin) + 1)
+    lines.push_back(Json::parse(ran.out.substr(begin, ran.out.find('\n', begin) - begin)));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0].at("samples")[0].at("tokens").size(), 2u);
+  EXPECT_EQ(lines[1].at("samples")[0].at("tokens").size(), 4u);
+  EXPECT_EQ(lines[2].at("samples")[0].at("tokens"), lines[1].at("samples")[0].at("tokens"));
+  EXPECT_GT(lines[1].at("prompt_tokens"), lines[0].at("prompt_tokens"));
+  EXPECT_FALSE(lines[1].at("samples")[0].contains("top_logprobs"));
+  EXPECT_EQ(lines[2].at("samples")[0].at("top_logprobs")[0].size(), 3u);
+}
+
 TEST_F(RunOptions, ThePlanCountsWhatIsTrained) {
   const auto items = [&](const Words& more) {
     Words args = {"plan", "--model-id", model(), "--json"};

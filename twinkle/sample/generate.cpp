@@ -10,7 +10,7 @@ Error naming(const Error& error, const std::string& what, size_t index) {
 }
 
 std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleRequest> requests,
-                                   const OnText& on_text) {
+                                   const OnText& on_text, const std::vector<std::string>& names) {
   std::vector<std::shared_ptr<SampleJob>> jobs;
   struct CancelAtTheEnd {  // whatever ends this, on_text's exceptions too
     SampleEngine& engine;
@@ -42,6 +42,7 @@ std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleReque
     read_pieces();
     for (at = 0; at < jobs.size(); ++at) out.push_back(jobs[at]->wait());
   } catch (const Error& e) {
+    if (at < names.size()) throw Error(e.kind(), "[" + names[at] + "] " + e.what());
     throw requests.size() > 1 ? naming(e, "request", at) : e;
   }
   for (size_t i = 0; i < out.size(); ++i) {

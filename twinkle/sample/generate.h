@@ -17,8 +17,10 @@ using OnText = std::function<bool(size_t request, size_t answer, const std::stri
 Error naming(const Error& error, const std::string& what, size_t index);
 
 /// One result a request, in order. The engine must have been made without a thread of its own. Errors name
-/// the request when there are several; then nothing of the others is given.
+/// the request, by its name where there are `names` or by its number when there are several; then nothing of
+/// the others is given.
 std::vector<SampleResult> generate(SampleEngine& engine, std::vector<SampleRequest> requests,
-                                   const OnText& on_text = nullptr);
+                                   const OnText& on_text = nullptr,
+                                   const std::vector<std::string>& names = {});
 
 }  // namespace twinkle

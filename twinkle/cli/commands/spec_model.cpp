@@ -42,7 +42,9 @@ std::vector<ArgGroup> sample_groups() {
           "What the user says; without it lines are read from standard input."),
       arg("system", ParamType::kString, nullptr, "System message."),
       arg("messages", ParamType::kJson, nullptr, "A whole conversation as JSON, instead of --prompt."),
-      path_arg("input", "JSONL file of rows with 'prompt' or 'messages'; one answer a row."),
+      path_arg("input",
+               "JSONL file of rows with 'prompt' (and 'system') or 'messages' (and 'tools'); options of "
+               "sampling in a row count for that row. One line of JSON a row."),
       arg("stream", ParamType::kBool, true, "Print text as it is made."),
       arg("compare", ParamType::kBool, false, "Answers of the base and of every --adapter side by side.")};
   ArgGroup model = model_to_use();

@@ -1,6 +1,7 @@
 // twinkle sample: asks a model, with or without an adapter.
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <span>
 
@@ -10,6 +11,7 @@
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/core/suggest.h"
 #include "twinkle/sample/generate.h"
 
 namespace twinkle::cli {
@@ -27,9 +29,8 @@ class Sampler {
     tokenizer_ = load_tokenizer(args);
     template_ = load_whole_template(args, tokenizer_);
     json_ = args.get_bool("json");
-    Json options = Json::object();
-    for (const auto& spec : sampling_param_specs()) options[spec.name] = args.get(spec.name);
-    params_ = sampling_params_from(check_options(sampling_param_specs(), options, "sample"));
+    for (const auto& spec : sampling_param_specs()) sampling_options_[spec.name] = args.get(spec.name);
+    params_ = params_of(sampling_options_);
     end_ids_ = template_->stop_ids();
     model_ = load_model(args, device);
     // What the model's config calls an end counts beside what the template says.
@@ -51,7 +52,7 @@ class Sampler {
 
   int run() {
     if (args_.has("input")) return from_file(args_.get_string("input"));
-    if (args_.has("messages")) return answer(conversation(args_.get("messages"), "--messages"));
+    if (args_.has("messages")) return answer(conversation({{"messages", args_.get("messages")}}).messages);
     if (args_.has("prompt")) return answer(prompt(args_.get_string("prompt")));
     return from_stdin();
   }
@@ -64,26 +65,48 @@ class Sampler {
     return messages;
   }
 
-  static Json conversation(const Json& messages, const std::string& where) {
-    const Trajectory t = (*Registry<Preprocessor>::create("MessagesProcessor"))({{"messages", messages}});
-    if (t.messages.empty()) throw invalid_argument("[" + where + "] the conversation has no messages");
-    return t.messages;
+  static SamplingParams params_of(const Json& options) {
+    return sampling_params_from(check_options(sampling_param_specs(), options, "sample"));
   }
 
-  std::vector<int32_t> prompt_ids(const Json& messages) const {
-    Trajectory trajectory;
-    trajectory.messages = messages;
-    auto ids = template_->encode_prompt(trajectory).input_ids;
+  static Trajectory conversation(const Json& row) {
+    return (*Registry<Preprocessor>::create("MessagesProcessor"))(row);
+  }
+
+  // One request for each adapter that is asked.
+  std::vector<SampleRequest> requests_for(const Trajectory& asked, const SamplingParams& params) const {
+    const auto ids = template_->encode_prompt(asked).input_ids;
     check_length(args_, "the prompt", static_cast<int64_t>(ids.size()));
-    return ids;
-  }
-
-  std::vector<SampleRequest> requests_for(const Json& messages) const {
-    const auto ids = prompt_ids(messages);
     std::vector<SampleRequest> out;
     for (const auto& version : versions_)
-      out.push_back({.prompt = ids, .params = params_, .version = version, .end_ids = end_ids_});
+      out.push_back({.prompt = ids, .params = params, .version = version, .end_ids = end_ids_});
     return out;
+  }
+
+  // A row of --input: a conversation, and options of sampling that count for it alone.
+  std::vector<SampleRequest> requests_of_row(const Json& row) const {
+    static const std::vector<std::string> kConversation = {"prompt", "system", "messages", "tools"};
+    if (!row.is_object()) {
+      throw invalid_argument("expected an object with a string 'prompt' or a list 'messages', got " +
+                             std::string(json_type_name(row)));
+    }
+    std::vector<std::string> known = kConversation;
+    for (const auto& spec : sampling_param_specs()) known.push_back(spec.name);
+    Json options = sampling_options_, talk = Json::object();
+    for (const auto& [field, value] : row.items()) {
+      if (std::find(known.begin(), known.end(), field) == known.end())
+        throw invalid_argument("unknown field '" + field + "'" + did_you_mean(field, known));
+      const bool talks = std::find(kConversation.begin(), kConversation.end(), field) != kConversation.end();
+      (talks ? talk : options)[field] = value;
+    }
+    if (talk.contains("prompt") && talk.contains("messages"))
+      throw invalid_argument("has both 'prompt' and 'messages'; remove one");
+    if (talk.contains("messages")) return requests_for(conversation(talk), params_of(options));
+    if (!talk.contains("prompt") || !talk["prompt"].is_string())
+      throw invalid_argument("expected a string 'prompt' or a list 'messages'");
+    talk["messages"] = Json::array({user_message(talk["prompt"].get<std::string>())});
+    talk.erase("prompt");
+    return requests_for(conversation(talk), params_of(options));
   }
 
   static Json json_of(const std::vector<TokenLogprob>& top) {
@@ -141,7 +164,9 @@ class Sampler {
         return true;
       };
     }
-    const auto results = generate(*engine_, requests_for(messages), on_text);
+    Trajectory asked;
+    asked.messages = messages;
+    const auto results = generate(*engine_, requests_for(asked, params_), on_text);
     last_ = results.back().sequences.front().text;
     if (json_) {
       write_json(json_of(results));
@@ -159,25 +184,23 @@ class Sampler {
   int from_file(const std::string& path) {
     const std::string text = read_file(path);
     std::vector<SampleRequest> requests;
+    std::vector<std::string> places;  // the row of each request
     size_t rows = 0;
     const auto finish_batch = [&] {
-      const auto results = generate(*engine_, std::move(requests));
+      const auto results = generate(*engine_, std::move(requests), nullptr, places);
       for (size_t i = 0; i < results.size(); i += versions_.size())
         write_json(json_of(std::span(results).subspan(i, versions_.size())));
       flush_out();
       requests.clear();
+      places.clear();
     };
     each_json_line(text, path, [&](const Json& row, const std::string& where) {
-      Json messages;
-      if (row.is_object() && row.contains("messages")) {
-        messages = conversation(row["messages"], where);
-      } else if (row.is_object() && row.contains("prompt") && row["prompt"].is_string()) {
-        messages = Json::array({user_message(row["prompt"].get<std::string>())});
-      } else {
-        throw invalid_argument("[" + where +
-                               "] expected an object with a string 'prompt' or a list 'messages'");
+      try {
+        for (auto& request : requests_of_row(row)) requests.push_back(std::move(request));
+        places.resize(requests.size(), where);
+      } catch (const Error& error) {
+        throw Error(error.kind(), "[" + where + "] " + error.what());
       }
-      for (auto& request : requests_for(messages)) requests.push_back(std::move(request));
       if (++rows % kRowsTogether == 0) finish_batch();
     });
     finish_batch();
@@ -210,6 +233,7 @@ class Sampler {
   const ParsedArgs& args_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<Template> template_;
+  Json sampling_options_ = Json::object();  // of the command, by name
   SamplingParams params_;
   std::vector<int32_t> end_ids_;
   std::unique_ptr<CausalLM> model_;
