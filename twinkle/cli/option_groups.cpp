@@ -305,11 +305,13 @@ ArgGroup sampling_args() {
       option("logit_bias", kJson, nullptr, "Added to logits, by token id: {\"42\": -5}."),
       option("allowed_token_ids", kInts, Json::array(), "Draw these tokens only."),
       option("forbidden_token_ids", kInts, Json::array(), "Never draw these tokens."),
-      option("logprobs", kInt, 0, "With --json: so many of the likeliest tokens at each place of an answer.",
+      option("logprobs", kInt, 0,
+             "With --json or --input: so many of the likeliest tokens at each place of an answer.",
              {.min = 0, .max = 1024}),
-      option("prompt_logprobs", kInt, nullptr,
-             "With --json: score the prompt too, with so many of the likeliest tokens at each place.",
-             {.min = 0, .max = 1024}),
+      option(
+          "prompt_logprobs", kInt, nullptr,
+          "With --json or --input: score the prompt too, with so many of the likeliest tokens at each place.",
+          {.min = 0, .max = 1024}),
   };
   return group;
 }

@@ -66,6 +66,14 @@ void check_sample(const ParsedArgs& args) {
   if (args.has("system") && !args.has("prompt"))
     throw invalid_argument("[" + args.source("system") +
                            "] 'system': goes with --prompt; see --default-system");
+  if (!args.get_bool("json") && !args.has("input")) {
+    for (const char* name : {"logprobs", "prompt_logprobs"}) {
+      const bool none = std::string_view(name) == "logprobs" && args.get_int(name) == 0;
+      if (!args.given(name) || !args.has(name) || none) continue;
+      throw invalid_argument("[" + args.source(name) + "] '" + name +
+                             "': text shows no log-probabilities; add --json");
+    }
+  }
   if (args.get("adapter").size() > 1 && !args.get_bool("compare")) {
     throw invalid_argument("[" + args.source("adapter") +
                            "] 'adapter': several answer side by side with --compare, one without");
