@@ -100,7 +100,13 @@ int score(const ParsedArgs& args) {
   }
   const auto model = load_model(args, device);
   const auto adapter = load_adapter(args, *model);
+  const int64_t context = model->config().max_position;
   for (size_t i = 0; i < rows.size(); ++i) {
+    if (const auto length = static_cast<int64_t>(rows[i].size()); context > 0 && length > context) {
+      throw invalid_argument("[" + places[i] + "] the row has " + std::to_string(length) +
+                             " tokens, the model's context is " + std::to_string(context) +
+                             "; cut it into shorter rows");
+    }
     for (const int32_t id : rows[i]) {
       if (id >= model->config().vocab_size) {
         throw invalid_argument("[" + places[i] + "] token " + std::to_string(id) +
