@@ -110,7 +110,27 @@ TEST_F(RunOptions, StepsThatWereSkippedCountAfterAResume) {
     const size_t at = 8 + head + info.at("data_offsets")[0].get<size_t>() + ('~' * size_t{32} + k) * 4;
     std::memcpy(bytes.data() + at, &nan, 4);
   }
+  // As a checkpoint it would be refused.
+  EXPECT_EQ(run_program("twinkle", {"score", "--model-id", model()}, {}, "{\"tokens\": [1, 2]}").code, 0);
   write_text(file, bytes);
+  const Ran patched = run_program("twinkle", {"score", "--model-id", model()}, {}, "{\"tokens\": [1, 2]}");
+  EXPECT_EQ(patched.code, 2);
+  EXPECT_NE(
+      patched.err.find("/model.safetensors' is not what was written: its SHA-256 differs; take another copy"),
+      std::string::npos)
+      << patched.err;
+  std::filesystem::remove(model() + "/trainer_state.json");
+  for (const Words& command :
+       std::vector<Words>{{"score", "--model-id", model()},
+                          {"export", "--model-id", model(), "--output-dir", root_ + "/e"},
+                          {"sample", "--model-id", model(), "--prompt", "x"}}) {
+    const Ran ran = run_program("twinkle", command, {}, "{\"tokens\": [1, 2]}");
+    EXPECT_EQ(ran.code, 2) << command[0];
+    EXPECT_NE(ran.err.find("tensor 'model.embed_tokens.weight' holds numbers that are not finite"),
+              std::string::npos)
+        << ran.err;
+  }
+  EXPECT_FALSE(file_exists(root_ + "/e"));
 
   write_rows("broken.jsonl", 3);  // in the second batch of each epoch
   const Words options = {"--max-steps", "9", "--save-steps", "3"};

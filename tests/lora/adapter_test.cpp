@@ -324,6 +324,16 @@ TEST(Adapter, RefusesFilesThatDoNotFit) {
              "'xase_model.model.model.layers.0.self_attn.q_proj.lora_A.weight'");
   write_file_atomic(path, bytes);
 
+  // Numbers that are none.
+  std::string broken = bytes;
+  std::memcpy(broken.data() + broken.size() - 4, "\x00\x00\xC0\x7F", 4);
+  write_file_atomic(path, broken);
+  EXPECT_HAS(
+      message_of([&] { Adapter::load(*model, folder.path()); }),
+      "tensor 'base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight' holds numbers that are not "
+      "finite");
+  write_file_atomic(path, bytes);
+
   // Another base: Qwen3 of the goldens has another q_proj.
   const auto other =
       CausalLM::build(model_config_from_json({{"architectures", {"LlamaForCausalLM"}},

@@ -45,6 +45,34 @@ TEST(SaveModel, WritesTheFileItWasReadFrom) {
             Json({{"_from_model_config", true}, {"bos_token_id", 1}, {"eos_token_id", 2}}));
 }
 
+TEST(SaveModel, RefusesNumbersThatAreNotFinite) {
+  const Folder folder;
+  const auto model = CausalLM::load(test::stories());
+  Parameter& norm = model->parameters().back();
+  ASSERT_FALSE(norm.is_matrix());
+  at::Tensor value = norm.vector[3];
+  value.fill_(1e6);  // too large for fp16 alone
+  save_model(*model, folder.path(), {.dtype = "bf16"});
+  const auto error_of = [&](const std::string& dtype) -> std::string {
+    try {
+      save_model(*model, folder.path(), {.dtype = dtype});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of("fp16"),
+            "[save] tensor '" + norm.name +
+                "' holds numbers that are not finite, or too large for the file's type (dtype)");
+  value.fill_(NAN);
+  EXPECT_EQ(error_of("fp32"), "[save] tensor '" + norm.name + "' holds numbers that are not finite");
+  value.fill_(1);
+  at::Tensor matrix = model->parameters().front().matrix.storage();
+  matrix[5] = INFINITY;
+  EXPECT_EQ(error_of("fp32"),
+            "[save] tensor '" + model->parameters().front().name + "' holds numbers that are not finite");
+}
+
 TEST(SaveModel, ShardsWithAnIndexAndStoresATiedHeadOnce) {
   const Folder folder;
   save_model(*CausalLM::load(test::stories()), folder.path(), {.max_shard_bytes = 300'000});

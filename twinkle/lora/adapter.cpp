@@ -12,6 +12,7 @@
 #include "twinkle/core/gguf.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/core/safetensors.h"
+#include "twinkle/core/written_files.h"
 #include "twinkle/lora/targets.h"
 
 namespace twinkle {
@@ -119,6 +120,10 @@ at::Tensor read_tensor(const SafeTensor& tensor, const std::string& path) {
   }
   at::Tensor out = at::empty(tensor.shape, at::kFloat);
   dequantize(type, tensor.data.data(), tensor.num_elements(), out.mutable_data_ptr<float>());
+  if (!at::isfinite(out).all().item<bool>()) {
+    throw invalid_argument("[lora] '" + path + "': tensor '" + tensor.name +
+                           "' holds numbers that are not finite");
+  }
   return out;
 }
 
@@ -249,6 +254,7 @@ std::unique_ptr<Adapter> Adapter::load(const CausalLM& model, const std::string&
     }
     throw not_found("[lora] '" + directory + "' has no adapter_model.safetensors");
   }
+  check_weights_as_written(directory);
   auto out = std::make_unique<Adapter>();
   out->config_ = expand_all_linear(lora_config_from_json(read_json_file(config_path), config_path),
                                    adaptable_names(model));

@@ -53,8 +53,8 @@ class Adapter {
   /// A fresh adapter for the model: A by kaiming_uniform(a=sqrt 5) from the seed, B zero (embedding: A zero,
   /// B normal). invalid_argument when no module matches a target, naming it and near names.
   static std::unique_ptr<Adapter> create(const CausalLM& model, const LoraConfig& config);
-  /// Reads PEFT files. Tensors missing, unexpected or of the wrong shape for this base are invalid_argument
-  /// by name.
+  /// Reads PEFT files. Tensors missing, unexpected, of the wrong shape for this base or not finite are
+  /// invalid_argument by name, as are files of a checkpoint that are not what was written.
   static std::unique_ptr<Adapter> load(const CausalLM& model, const std::string& directory);
   /// Writes PEFT files into an existing directory (not atomic by itself: see write_checkpoint).
   void save(const std::string& directory) const;

@@ -83,6 +83,27 @@ void fill_matrix(const ops::PackedMatrix& matrix, const at::Tensor& plain, int64
   });
 }
 
+template <class Word>
+bool all_finite(std::span<const std::byte> values, Word exponent) {
+  bool finite = true;
+  for (size_t at = 0; at < values.size(); at += sizeof(Word)) {
+    Word word;
+    std::memcpy(&word, values.data() + at, sizeof(Word));
+    finite &= (word & exponent) != exponent;
+  }
+  return finite;
+}
+
+// What is written was narrowed already: a number that is too large for the file's type shows here too.
+void check_finite(std::span<const std::byte> values, at::ScalarType type, const std::string& name) {
+  const bool finite = type == at::kFloat  ? all_finite<uint32_t>(values, 0x7F800000u)
+                      : type == at::kHalf ? all_finite<uint16_t>(values, 0x7C00u)
+                                          : all_finite<uint16_t>(values, 0x7F80u);
+  if (finite) return;
+  throw invalid_argument("[save] tensor '" + name + "' holds numbers that are not finite" +
+                         (type == at::kFloat ? "" : ", or too large for the file's type (dtype)"));
+}
+
 TensorToWrite to_write(const Parameter& parameter, const FileType& type) {
   // Weights on another device come over whole, one at a time, when their turn is there.
   const auto plain = std::make_shared<at::Tensor>();
@@ -93,11 +114,12 @@ TensorToWrite to_write(const Parameter& parameter, const FileType& type) {
             if (!p->is_matrix()) {
               const at::Tensor vector = p->vector.cpu().contiguous();
               ops::narrow(vector.const_data_ptr<float>() + begin, end - begin, type.type, out.data());
-              return;
+              return check_finite(out, type.type, p->name);
             }
             if (!p->matrix.device().is_cpu() && !plain->defined())
               *plain = p->matrix.unpack().cpu().contiguous();
             fill_matrix(p->matrix, *plain, begin, end, type.type, out.data());
+            check_finite(out, type.type, p->name);
             if (end == p->matrix.rows() * p->matrix.cols()) *plain = at::Tensor();
           }};
 }

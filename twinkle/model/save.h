@@ -13,7 +13,8 @@ struct SaveOptions {
 };
 
 /// config.json, generation_config.json, model*.safetensors (+ index) into an existing directory, so that
-/// transformers.AutoModelForCausalLM.from_pretrained loads it. Tied heads are stored once.
+/// transformers.AutoModelForCausalLM.from_pretrained loads it. Tied heads are stored once. invalid_argument
+/// naming the tensor when a number is not finite as the file has it.
 void save_model(const CausalLM& model, const std::string& directory, const SaveOptions& options = {});
 
 }  // namespace twinkle

@@ -14,6 +14,7 @@
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/core/safetensors.h"
+#include "twinkle/core/written_files.h"
 #include "twinkle/model/gguf_source.h"
 
 namespace twinkle {
@@ -235,6 +236,7 @@ ModelFiles open_model_files(const std::string& path) {
     }
     throw not_found("[model] '" + path + "' has no config.json");
   }
+  check_weights_as_written(path);
   out.config = read_json_file(in_folder("config.json"));
   if (file_exists(in_folder("generation_config.json"))) {
     out.generation_config = read_json_file(in_folder("generation_config.json"));

@@ -25,9 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kVersion = 1;
-constexpr int64_t kHashedBytes = 64 << 20;
-constexpr const char* kStateFile = "trainer_state.json";
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kCheckpoint = "checkpoint-step-";
 
@@ -95,22 +92,11 @@ ComponentSpec spec_from_json(const Json& value, const std::string& where) {
   return {value.at("name").get<std::string>(), value.value("options", Json::object())};
 }
 
-TrainerState::File describe(const fs::path& path) {
-  TrainerState::File file{.bytes = static_cast<int64_t>(fs::file_size(path))};
-  if (file.bytes <= kHashedBytes) file.sha256 = sha256_hex(MappedFile(path.string()).text());
-  return file;
-}
-
 }  // namespace
 
 // ---------------------------------------------------------------- trainer_state.json
 
 Json TrainerState::to_json() const {
-  Json listed = Json::object();
-  for (const auto& [name, file] : files) {
-    listed[name] = {{"bytes", file.bytes}};
-    if (!file.sha256.empty()) listed[name]["sha256"] = file.sha256;
-  }
   return {{"checkpoint_version", kVersion},
           {"kind", kind},
           {"cur_step", cur_step},
@@ -128,7 +114,7 @@ Json TrainerState::to_json() const {
           {"base_model", base_model},
           {"isa", isa},
           {"manifest", manifest},
-          {"files", listed}};
+          {"files", written_files_to_json(files)}};
 }
 
 TrainerState TrainerState::from_json(const Json& value, const std::string& where) {
@@ -179,12 +165,7 @@ TrainerState TrainerState::from_json(const Json& value, const std::string& where
   s.base_model = text("base_model");
   s.isa = text("isa");
   s.manifest = need("manifest");
-  for (const auto& [name, file] : need("files").items()) {
-    if (!file.is_object() || !file.contains("bytes") || !file.at("bytes").is_number_integer()) {
-      throw invalid_argument("[checkpoint] '" + where + "': file '" + name + "' has no size");
-    }
-    s.files[name] = {file.at("bytes").get<int64_t>(), file.value("sha256", std::string())};
-  }
+  s.files = written_files_from_json(need("files"), where);
   return s;
 }
 
@@ -231,7 +212,7 @@ void write_checkpoint(const std::string& path, TrainerState state,
       write_safetensors(directory + "/" + kOptimizerFile, tensors, {{"format", "pt"}});
     }
     for (const auto& entry : fs::directory_iterator(directory)) {
-      state.files[entry.path().filename().string()] = describe(entry.path());
+      state.files[entry.path().filename().string()] = describe_file(entry.path().string());
     }
     write_file_atomic(directory + "/" + kStateFile, state.to_json().dump(2) + "\n");
   });
@@ -248,18 +229,7 @@ TrainerState read_checkpoint(const std::string& path) {
         "' has no trainer_state.json: it is not a Twinkle checkpoint, or its writing never ended");
   }
   TrainerState state = TrainerState::from_json(read_json_file(state_file), state_file);
-  for (const auto& [name, file] : state.files) {
-    const std::string at = path + "/" + name;
-    if (!file_exists(at)) throw invalid_argument("[checkpoint] '" + path + "' lacks '" + name + "'");
-    const auto bytes = static_cast<int64_t>(fs::file_size(at));
-    if (bytes != file.bytes) {
-      throw invalid_argument("[checkpoint] '" + at + "' is torn: it has " + std::to_string(bytes) +
-                             " bytes, " + std::to_string(file.bytes) + " were written");
-    }
-    if (!file.sha256.empty() && describe(at).sha256 != file.sha256) {
-      throw invalid_argument("[checkpoint] '" + at + "' is not what was written: its SHA-256 differs");
-    }
-  }
+  check_written_files(path, state.files);
   return state;
 }
 

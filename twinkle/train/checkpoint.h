@@ -10,11 +10,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "twinkle/core/written_files.h"
 #include "twinkle/train/optimizer.h"
 #include "twinkle/train/train_group.h"
 
@@ -33,11 +33,7 @@ struct TrainerState {
   ComponentSpec loss, optimizer, scheduler;
   std::string base_model, isa;
   Json manifest = nullptr;  // of the run, when it has one
-  struct File {
-    int64_t bytes = 0;
-    std::string sha256;  // "" for large files
-  };
-  std::map<std::string, File> files;
+  WrittenFiles files;
 
   Json to_json() const;
   /// invalid_argument naming the key that is missing or wrong.

@@ -1,5 +1,9 @@
 #include "twinkle/cli/engine/engine_options.h"
 
+#include <ATen/ATen.h>
+
+#include <cmath>
+
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/kernels/device.h"
@@ -15,6 +19,17 @@ Isa isa_from_name(const std::string& name) {
   throw invalid_argument("[isa] unknown instruction set '" + name + "'");
 }
 
+// With weights that are no numbers every answer and score means nothing.
+void check_finite(const CausalLM& model, const std::string& path) {
+  for (const auto& p : model.parameters()) {
+    const auto [least, most] = at::aminmax(p.is_matrix() ? p.matrix.storage() : p.vector);
+    if (std::isfinite(least.item<double>()) && std::isfinite(most.item<double>())) continue;
+    throw invalid_argument("[model] '" + path + "': tensor '" + p.name +
+                           "' holds numbers that are not finite; the file is damaged or its training broke "
+                           "down, take another");
+  }
+}
+
 }  // namespace
 
 at::Device apply_machine(const ParsedArgs& args) {
@@ -25,7 +40,10 @@ at::Device apply_machine(const ParsedArgs& args) {
 }
 
 std::unique_ptr<CausalLM> load_model(const ParsedArgs& args, at::Device device) {
-  return CausalLM::load(checked_model_path(args), {.dtype = args.get_string("dtype"), .device = device});
+  const std::string path = checked_model_path(args);
+  auto model = CausalLM::load(path, {.dtype = args.get_string("dtype"), .device = device});
+  check_finite(*model, path);
+  return model;
 }
 
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model) {

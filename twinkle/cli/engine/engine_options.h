@@ -13,7 +13,8 @@ namespace twinkle::cli {
 /// --threads, --isa and --device; returns the device.
 at::Device apply_machine(const ParsedArgs& args);
 
-/// The model of --model-id; a checkpoint of full training is a model too.
+/// The model of --model-id; a checkpoint of full training is a model too. Weights that are not finite are
+/// invalid_argument naming the tensor.
 std::unique_ptr<CausalLM> load_model(const ParsedArgs& args, at::Device device);
 /// The adapter of --adapter (a PEFT folder or a checkpoint), or null.
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model);
