@@ -239,7 +239,9 @@ TEST(Program, AFullDiskIsAnError) {
   std::string out;
   while (std::fgets(line.data(), line.size(), pipe) != nullptr) out += line.data();
   ::pclose(pipe);
-  EXPECT_EQ(out, "error: [output] cannot write: No space left on device\ncode 2\n");
+  EXPECT_EQ(
+      out,
+      "error: [output] cannot write: No space left on device; free some disk space and try again\ncode 2\n");
 }
 
 TEST(Program, StartsWithinFiftyMillisecondsAndWithoutTorch) {

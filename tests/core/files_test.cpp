@@ -82,7 +82,8 @@ TEST_F(Files, TheSystemsReasonsHaveKinds) {
   EXPECT_EQ(kind(EACCES), ErrorKind::kUnavailable);
   const std::filesystem::filesystem_error thrown("copy", "a", "b",
                                                  std::error_code(EACCES, std::system_category()));
-  EXPECT_EQ(std::string(file_error(thrown).what()), "[files] cannot use 'b': Permission denied");
+  EXPECT_EQ(std::string(file_error(thrown).what()),
+            "[files] cannot use 'b': Permission denied; make it accessible, or give another");
   try {
     copy_file(root_ + "/absent", root_ + "/copy");
     FAIL() << "copied nothing";

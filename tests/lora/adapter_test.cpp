@@ -355,6 +355,8 @@ TEST(Adapter, RefusesFilesThatDoNotFit) {
              "0 of 4 tensors match; 4 of the wrong shape: "
              "'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight' is "
              "[4, 16], expected [4, 24]");
+  EXPECT_HAS(message_of([&] { Adapter::load(*other, folder.path()); }),
+             "an adapter goes with the model it was trained on");
 
   // The config says another rank.
   Json raw = read_json_file(folder / "adapter_config.json");

@@ -6,7 +6,9 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/core/no_model.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/text/tokenizer_kind.h"
 
 namespace twinkle::cli {
 namespace {
@@ -116,7 +118,13 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) { retur
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const ParsedArgs& args) {
   const std::string path = text_of(args, "tokenizer_id");
-  if (path.empty()) return load_tokenizer(checked_model_path(args));
+  if (path.empty()) {
+    const std::string model = checked_model_path(args);
+    const bool neither =
+        is_directory(model) && !file_exists(model + "/config.json") && tokenizer_file_of(model).empty();
+    if (neither) throw no_model(model);
+    return load_tokenizer(model);
+  }
   if (!file_exists(path))
     throw not_found("[" + args.source("tokenizer_id") + "] 'tokenizer_id': no file or folder '" + path + "'");
   return load_tokenizer(path);

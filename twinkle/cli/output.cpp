@@ -6,15 +6,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
-#include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 
 namespace twinkle::cli {
 
 void write_out(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    throw unavailable("[output] cannot write: " + std::string(std::strerror(errno)));
+    throw file_error("[output] cannot write", errno);
   }
 }
 
@@ -24,8 +23,7 @@ void write_error(std::string_view text) {
 }
 
 void flush_out() {
-  if (std::fflush(stdout) != 0)
-    throw unavailable("[output] cannot write: " + std::string(std::strerror(errno)));
+  if (std::fflush(stdout) != 0) throw file_error("[output] cannot write", errno);
 }
 
 void write_json(const Json& value, int indent) {

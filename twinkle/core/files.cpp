@@ -65,6 +65,7 @@ Error file_error(const std::string& what, int code) {
   if (code == ENOENT) return not_found(message);
   if (code == ENOSPC || code == EDQUOT || code == EFBIG)
     return exhausted(message + "; free some disk space and try again");
+  if (code == EACCES || code == EPERM) return unavailable(message + "; make it accessible, or give another");
   return unavailable(message);
 }
 

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 #include "twinkle/core/json.h"
 #include "twinkle/core/safetensors.h"
 
@@ -30,11 +31,7 @@ constexpr size_t kPieceBytes = 8 << 20;
 constexpr int kPieces = 3;
 
 Error write_error(const std::string& path, int code) {
-  const std::string message = "[safetensors] cannot write '" + path + "': " + std::strerror(code);
-  if (code == ENOSPC || code == EDQUOT || code == EFBIG) {
-    return exhausted(message + "; free some disk space and try again");
-  }
-  return code == ENOENT ? not_found(message) : unavailable(message);
+  return file_error("[safetensors] cannot write '" + path + "'", code);
 }
 
 struct FreeDeleter {

@@ -316,7 +316,9 @@ std::unique_ptr<Adapter> Adapter::load(const CausalLM& model, const std::string&
     add("missing", missing);
     add("of the wrong shape", misshapen);
     add("unexpected", unexpected);
-    throw invalid_argument(message);
+    const std::string& base = out->config_.base_model_name_or_path;
+    throw invalid_argument(message + "; an adapter goes with the model it was trained on" +
+                           (base.empty() ? "" : ", '" + base + "'"));
   }
   return out;
 }

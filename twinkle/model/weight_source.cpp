@@ -10,6 +10,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/gguf.h"
+#include "twinkle/core/no_model.h"
 #include "twinkle/core/normal.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/rng.h"
@@ -231,10 +232,7 @@ ModelFiles open_model_files(const std::string& path) {
   }
   const auto in_folder = [&](const char* name) { return (fs::path(path) / name).string(); };
   if (!file_exists(in_folder("config.json"))) {
-    if (file_exists(in_folder("adapter_config.json"))) {
-      throw invalid_argument("[model] '" + path + "' holds an adapter (adapter_config.json), not a model");
-    }
-    throw not_found("[model] '" + path + "' has no config.json");
+    throw no_model(path);
   }
   check_weights_as_written(path);
   out.config = read_json_file(in_folder("config.json"));

@@ -16,6 +16,7 @@
 #include <mutex>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/safetensors.h"
 
@@ -29,9 +30,7 @@ constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kCheckpoint = "checkpoint-step-";
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int error) {
-  const std::string message = "[checkpoint] cannot " + what + " '" + path + "': " + std::strerror(error);
-  if (error == ENOSPC || error == EDQUOT) throw exhausted(message);
-  throw unavailable(message);
+  throw file_error("[checkpoint] cannot " + what + " '" + path + "'", error);
 }
 
 // Nothing unless `text` is a number >= 0 and no more.

@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
-#include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 #include "twinkle/core/files.h"
 
 namespace twinkle {
@@ -56,7 +55,7 @@ JsonlWriter::JsonlWriter(const std::string& path, int64_t keep_up_to_step) : pat
   if (keep_up_to_step > 0 && file_exists(path)) kept = lines_up_to(read_file(path), keep_up_to_step);
   write_file_atomic(path, kept);
   file_ = std::fopen(path.c_str(), "ae");
-  if (file_ == nullptr) throw unavailable("[report] cannot open '" + path + "': " + std::strerror(errno));
+  if (file_ == nullptr) throw file_error("[report] cannot open '" + path + "'", errno);
 }
 
 JsonlWriter::~JsonlWriter() {
@@ -66,7 +65,7 @@ JsonlWriter::~JsonlWriter() {
 void JsonlWriter::write(const Json& line) {
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0) {
-    throw exhausted("[report] cannot write '" + path_ + "': " + std::strerror(errno));
+    throw file_error("[report] cannot write '" + path_ + "'", errno);
   }
 }
 

@@ -53,11 +53,26 @@ std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& mo
 
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model,
                                       const std::string& path) {
-  if (!file_exists(path + "/adapter_config.json")) {
-    throw not_found("[" + args.source("adapter") + "] 'adapter': '" + path +
-                    "' has no adapter_config.json; give a folder that " + "twinkle sft or PEFT wrote");
-  }
+  check_adapter_folder(args, "adapter", path);
   return Adapter::load(model, path);
+}
+
+void check_adapter_folder(const ParsedArgs& args, const std::string& option, const std::string& path) {
+  if (file_exists(path + "/adapter_config.json")) return;
+  const std::string where = "[" + args.source(option) + "] '" + option + "': ";
+  if (!file_exists(path))
+    throw not_found(where + "no folder '" + path + "'; give one with adapter_config.json");
+  if (!is_directory(path))
+    throw invalid_argument(where + "'" + path +
+                           "' is a file; give the folder it is in, with adapter_config.json");
+  if (const auto found = list_checkpoints(path); !found.empty())
+    throw not_found(where + "'" + path + "' is the folder of a run; give a checkpoint in it, such as '" +
+                    found.back() + "'");
+  if (file_exists(path + "/config.json"))
+    throw invalid_argument(where + "'" + path +
+                           "' holds a whole model, not an adapter; give it as --model-id");
+  throw not_found(where + "'" + path +
+                  "' has no adapter_config.json; give a folder that twinkle sft or PEFT wrote");
 }
 
 LoraConfig lora_config(const ParsedArgs& args) {

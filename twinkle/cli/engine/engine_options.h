@@ -21,6 +21,9 @@ std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& mo
 /// The adapter in a folder that --adapter named.
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model, const std::string& path);
 
+/// Errors that say what the folder is instead, where it has no adapter_config.json.
+void check_adapter_folder(const ParsedArgs& args, const std::string& option, const std::string& path);
+
 /// The adapter that the LoRA options describe.
 LoraConfig lora_config(const ParsedArgs& args);
 TransformersModelOptions transformers_options(const ParsedArgs& args, at::Device device);

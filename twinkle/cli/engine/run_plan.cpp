@@ -80,11 +80,8 @@ PlanInput plan_input(const ParsedArgs& args, const ModelFiles& files) {
     count_adapter(lora_config(args), true, in);
     return in;
   }
+  check_adapter_folder(args, "lora_path", args.get_string("lora_path"));
   const std::string path = args.get_string("lora_path") + "/adapter_config.json";
-  if (!file_exists(path)) {
-    throw not_found("[" + args.source("lora_path") + "] 'lora_path': '" + args.get_string("lora_path") +
-                    "' has no adapter_config.json; give a folder that twinkle sft or PEFT wrote");
-  }
   count_adapter(lora_config_from_json(read_json_file(path), path), false, in);
   return in;
 }
