@@ -89,6 +89,20 @@ TEST(Metrics, TrainMetricReportsTheRateUsedAndTheNormBeforeClipping) {
   EXPECT_EQ(values["tokens_per_second"], 0.0);
 }
 
+TEST(Metrics, CountsGoOnWhereARunWasResumed) {
+  MetricSet set;
+  set.add(Registry<Metric>::create("LossMetric"));
+  set.add(Registry<Metric>::create("TrainMetric"));
+  set.resume({.tokens_seen = 1000, .skipped_steps = 2});
+  const LossInput in;
+  const LossOutput out;
+  set.accumulate(PassRecord{.input = in, .output = out, .num_tokens = 70});
+  set.accumulate(StepRecord{.step = 3, .skipped = true});
+  const Json values = set.calculate();
+  EXPECT_EQ(values["tokens_seen"], 1070);
+  EXPECT_EQ(values["skipped_steps"], 3);
+}
+
 TEST(Progress, ReportFileIsCutWhereARunIsResumed) {
   char path[] = "/tmp/twinkle-report-XXXXXX";
   ::close(::mkstemp(path));

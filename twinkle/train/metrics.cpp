@@ -115,6 +115,10 @@ class TrainMetric : public Metric {
     last_ = step;
     skipped_ += step.skipped;
   }
+  void resume(const ResumeRecord& record) override {
+    tokens_seen_ = record.tokens_seen;
+    skipped_ = record.skipped_steps;
+  }
   Json calculate() const override {
     const double seconds = std::chrono::duration<double>(Clock::now() - since_).count();
     Json values = {{"iters", last_.step}, {"learning_rate", number(last_.lr)}};

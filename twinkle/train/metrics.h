@@ -34,6 +34,11 @@ struct StepRecord {
   bool skipped = false;             // a non-finite loss or gradient: nothing was changed
 };
 
+/// Where a run goes on that was resumed: what it had counted.
+struct ResumeRecord {
+  int64_t tokens_seen = 0, skipped_steps = 0;
+};
+
 class Metric {
  public:
   static constexpr std::string_view kKind = "metric";
@@ -41,6 +46,7 @@ class Metric {
   virtual bool needs_argmax() const { return false; }
   virtual void accumulate(const PassRecord&) {}
   virtual void accumulate(const StepRecord&) {}
+  virtual void resume(const ResumeRecord&) {}
   /// What was gathered since the last reset, as an object of numbers; a value that is not finite is null.
   virtual Json calculate() const = 0;
   virtual void reset() = 0;
@@ -54,6 +60,9 @@ class MetricSet {
   template <class Record>
   void accumulate(const Record& record) {
     for (auto& metric : metrics_) metric->accumulate(record);
+  }
+  void resume(const ResumeRecord& record) {
+    for (auto& metric : metrics_) metric->resume(record);
   }
   /// Calculates, then resets.
   Json calculate();

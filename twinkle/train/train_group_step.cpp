@@ -100,6 +100,7 @@ void TrainGroup::restore(int64_t sequences_seen, int64_t tokens_seen, int64_t sc
   tokens_seen_ = tokens_seen;
   schedule_position_ = schedule_position;
   skipped_steps_ = skipped_steps;
+  train_metrics_.resume({.tokens_seen = tokens_seen, .skipped_steps = skipped_steps});
   lr_step_due_ = false;
 }
 
@@ -188,7 +189,7 @@ void TrainGroup::accumulate(const Call& call, int64_t begin, const LossInput& in
 void TrainGroup::end_call(const Call& call) {
   ++calls_;
   sequences_seen_ += static_cast<int64_t>(call.features.size());
-  tokens_seen_ += call.num_tokens;
+  if (broken_.empty()) tokens_seen_ += call.num_tokens;  // as the metrics count
 }
 
 double TrainGroup::divisor() { return loss().divides() && denominator_ > 0 ? denominator_ : 1.0; }
