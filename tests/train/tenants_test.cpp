@@ -479,6 +479,37 @@ TEST(Tenants, APassOfWeightsThatWereReplacedIsRunAgain) {
   EXPECT_EQ(states[0], states[1]);
 }
 
+// Whatever makes it fail, after the adapter was made for it or before.
+TEST(Tenants, AResumeThatFailsLeavesNothing) {
+  TempDir dir;
+  const Tenant t = mixed_tenants()[1];
+  {
+    MultiLoraTransformersModel model(stories(), options(1));
+    set_up(model, t);
+    for (int64_t call = 0; call < 2; ++call) model.run(requests_of(t, call));
+    model.save({.name = "saved", .output_dir = dir.path()}, t.name);
+    model.save({.name = "bare", .output_dir = dir.path(), .save_optimizer = false}, t.name);
+    model.wait_for_save();
+  }
+  MultiLoraTransformersModel model(stories(), options(1));
+  EXPECT_NE(
+      testing::message_of([&] { model.resume_from_checkpoint(dir / "saved"); }).find("say which adapter"),
+      std::string::npos);
+  EXPECT_FALSE(model.has_adapter("default"));
+  EXPECT_NE(testing::message_of([&] {
+              model.resume_from_checkpoint(dir / "bare", false, "x");
+            }).find("saved without its optimizer"),
+            std::string::npos);
+  EXPECT_TRUE(model.adapter_names().empty());
+  model.resume_from_checkpoint(dir / "saved", false, "x");
+  EXPECT_EQ(model.cur_step("x"), 1);
+  TransformersModel one(stories(), options(1).model);
+  EXPECT_NE(
+      testing::message_of([&] { one.resume_from_checkpoint(dir / "bare"); }).find("without its optimizer"),
+      std::string::npos);
+  EXPECT_EQ(one.resume_from_checkpoint(dir / "saved").cur_step, 1);
+}
+
 TEST(Tenants, CheckpointsOfOneAmongMany) {
   TempDir dir;
   const Tenant t = mixed_tenants()[1];

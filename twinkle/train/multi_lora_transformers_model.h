@@ -96,6 +96,7 @@ class MultiLoraTransformersModel : public TransformersModel {
 
  protected:
   std::vector<InputFeature> features_of(const ModelInputs& inputs) const override;
+  void drop_group(const std::string& name) override { remove_adapter(name); }
 
  private:
   struct Running;

@@ -52,6 +52,11 @@ TrainGroup& TransformersModel::add_group(const std::string& name, std::shared_pt
   return *(groups_[name] = std::move(made));
 }
 
+void TransformersModel::drop_group(const std::string& name) {
+  shared_.live = nullptr;  // a pass of the group that goes
+  groups_.erase(name);
+}
+
 void TransformersModel::add_adapter_to_model(const std::string& name, const LoraConfig& config) {
   if (name.empty()) throw invalid_argument("[model] an adapter needs a name");
   if (groups_.contains(""))

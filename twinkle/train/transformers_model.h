@@ -140,7 +140,8 @@ class TransformersModel {
   void load(const std::string& name, const std::string& output_dir = "",
             const std::string& adapter_name = "");
   /// Continues a run: the next step has the bits it would have had. Components that were not set are taken
-  /// from the checkpoint. `resume_only_model`: weights alone.
+  /// from the checkpoint, and so is the adapter when there is none ("default" where no name is given); after
+  /// an error that adapter is gone again. `resume_only_model`: weights alone.
   ResumeInfo resume_from_checkpoint(const std::string& directory, bool resume_only_model = false,
                                     const std::string& adapter_name = "");
   /// Copies of all trained tensors, fp32 on the CPU: by PEFT names for an adapter, Hugging Face names for a
@@ -168,6 +169,9 @@ class TransformersModel {
  protected:
   virtual std::vector<InputFeature> features_of(const ModelInputs& inputs) const;
   TrainGroup& add_group(const std::string& name, std::shared_ptr<Adapter> adapter);
+  virtual void drop_group(const std::string& name);
+  ResumeInfo resume_group(TrainGroup& group, const TrainerState& state, const std::string& directory,
+                          bool resume_only_model);
   /// The group, ready to train: the memory it needs is there.
   TrainGroup& training_group(const std::string& adapter_name, const std::vector<InputFeature>& features);
   void load_weights(TrainGroup& group, const std::string& directory);

@@ -195,14 +195,25 @@ ResumeInfo TransformersModel::resume_from_checkpoint(const std::string& director
                                                      const std::string& adapter_name) {
   writer_.wait();
   const TrainerState state = read_checkpoint(directory);
-  if (state.kind == "lora" && (groups_.empty() || (!adapter_name.empty() && !groups_.contains("") &&
-                                                   !groups_.contains(adapter_name)))) {
-    LoraConfig config = lora_config_from_json(read_json_file(directory + "/adapter_config.json"),
-                                              directory + "/adapter_config.json");
-    config.seed = state.adapter_seed;
-    add_adapter_to_model(adapter_name.empty() ? "default" : adapter_name, config);
+  const bool whole = groups_.contains("");
+  const bool has_group = adapter_name.empty() ? !groups_.empty() : whole || groups_.contains(adapter_name);
+  if (state.kind != "lora" || has_group)
+    return resume_group(group(adapter_name), state, directory, resume_only_model);
+  LoraConfig config = lora_config_from_json(read_json_file(directory + "/adapter_config.json"),
+                                            directory + "/adapter_config.json");
+  config.seed = state.adapter_seed;
+  const std::string name = adapter_name.empty() ? "default" : adapter_name;
+  add_adapter_to_model(name, config);
+  try {
+    return resume_group(group(adapter_name), state, directory, resume_only_model);
+  } catch (...) {
+    drop_group(name);
+    throw;
   }
-  TrainGroup& g = group(adapter_name);
+}
+
+ResumeInfo TransformersModel::resume_group(TrainGroup& g, const TrainerState& state,
+                                           const std::string& directory, bool resume_only_model) {
   const std::string kind = g.adapter() ? "lora" : "full";
   if (kind != state.kind) {
     throw invalid_argument("[checkpoint] '" + directory + "' is of " +
