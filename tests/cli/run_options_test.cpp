@@ -240,6 +240,58 @@ TEST_F(RunOptions, AFolderHoldsTheCheckpointsOfOneRun) {
   EXPECT_NE(ran.err.find("saved " + root_ + "/out/checkpoint-step-2"), std::string::npos) << ran.err;
 }
 
+TEST_F(RunOptions, AFinishedRunGoesOnInItsFolder) {
+  const Words options = {"--max-steps", "6", "--save-steps", "2"};
+  const auto resume = [&](const std::string& name, const char* steps, int64_t at) {
+    const Ran ran = sft(name, {"--max-steps", steps, "--save-steps", "2", "--resume-from-checkpoint",
+                               root_ + "/" + name + "/checkpoint-step-" + std::to_string(at)});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.err;
+  };
+  // The schedule's length is given: a shorter run has the bits of a longer one.
+  const std::string whole = run("whole", options);
+  run("on", {"--max-steps", "4", "--save-steps", "2", "--t-max", "6"});
+  const Ran went = sft("on", {"--max-steps", "6", "--save-steps", "2", "--t-max", "6",
+                              "--resume-from-checkpoint", root_ + "/on/checkpoint-step-4"});
+  ASSERT_EQ(went.code, 0) << went.err;
+  EXPECT_EQ(digest("on"), whole);
+  EXPECT_EQ(replayed("on").value("equal", false), true) << replayed("on");
+  const auto counts = [&](const std::string& name) {
+    std::vector<Json> out;
+    for (const Json& line : metrics(name)) out.push_back(line.at("tokens_seen"));
+    return out;
+  };
+  EXPECT_EQ(counts("on"), counts("whole"));
+  // Killed between the last step and the lines that close the run.
+  const std::string path = root_ + "/whole/digest.jsonl";
+  for (const bool torn : {false, true}) {
+    write_text(path,
+               whole.substr(0, whole.size() - tail(whole, 1).size()) + (torn ? "{\"steps\":6,\"we" : ""));
+    write_text(root_ + "/whole/metrics.jsonl.tmp-999999999-0", "x");
+    EXPECT_NE(resume("whole", "6", 6).find("only the end of the run is written"), std::string::npos);
+    EXPECT_EQ(digest("whole"), whole);
+    EXPECT_FALSE(file_exists(root_ + "/whole/metrics.jsonl.tmp-999999999-0"));
+  }
+  std::filesystem::remove(root_ + "/whole/summary.json");
+  resume("whole", "6", 6);
+  EXPECT_EQ(Json::parse(read_file(root_ + "/whole/summary.json")).at("checkpoint"),
+            root_ + "/whole/checkpoint-step-6");
+  EXPECT_EQ(replayed("whole").value("equal", false), true) << replayed("whole");
+}
+
+TEST_F(RunOptions, TheEvaluationAtTheEndIsReportedOnce) {
+  const Words options = {"--max-steps", "2", "--save-steps", "1", "--eval-dataset-id", root_ + "/rows.jsonl"};
+  const std::string whole = run("whole", options);
+  const std::string reports = read_file(root_ + "/whole/metrics.jsonl");
+  write_text(root_ + "/whole/digest.jsonl", whole.substr(0, whole.size() - tail(whole, 1).size()));
+  const double loss = Json::parse(read_file(root_ + "/whole/summary.json")).at("eval_loss");
+  Words again = options;
+  again.insert(again.end(), {"--resume-from-checkpoint", root_ + "/whole/checkpoint-step-2"});
+  EXPECT_EQ(run("whole", again), whole);
+  EXPECT_EQ(read_file(root_ + "/whole/metrics.jsonl"), reports);
+  EXPECT_EQ(Json::parse(read_file(root_ + "/whole/summary.json")).at("eval_loss"), loss);
+}
+
 TEST_F(RunOptions, RowsToAnswerHaveTheirOwnOptions) {
   write_text(root_ + "/in.jsonl",
              "{\"prompt\": \"hi\", \"max_tokens\": 2}\n"

@@ -4,12 +4,16 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <future>
+#include <vector>
 
 #include "twinkle/core/file_errors.h"
+#include "twinkle/core/left_overs.h"
 
 namespace twinkle {
 namespace {
@@ -32,6 +36,27 @@ TEST_F(Files, AtomicWritesReplaceAFile) {
   write_file_atomic(root_ + "/a", "two");
   EXPECT_EQ(read_file(root_ + "/a"), "two");
   EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, LeftOversOfWritersThatDiedGo) {
+  int status = 0;
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ::waitpid(dead, &status, 0);
+  const std::string gone = std::to_string(dead), ours = std::to_string(::getpid()), running = "1";
+  std::vector<std::string> kept = {"metrics.jsonl", "metrics.jsonl.tmp-" + running + "-0",
+                                   "x.tmp-" + gone + "-draft", "y.tmp-" + gone, ".tmp-" + gone + "-0"};
+  for (const auto& name : kept) write_file_atomic(root_ + "/" + name, "x");
+  for (const auto& name :
+       {"metrics.jsonl.tmp-" + gone + "-0", "a.tmp-b.tmp-" + gone + "-17", "summary.json.tmp-" + ours + "-3"})
+    write_file_atomic(root_ + "/" + name, "x");
+  remove_left_over_files(root_);
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(root_))
+    left.push_back(entry.path().filename().string());
+  std::sort(kept.begin(), kept.end());
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(left, kept);
 }
 
 TEST_F(Files, AtomicWritesGoThroughAPipe) {

@@ -63,19 +63,47 @@ TEST(Digest, ComparesBitForBit) {
     return dir / name;
   };
   const std::string a = write("a", 0.25, true), same = write("b", 0.25, true);
-  const DigestComparison equal = compare_digests(a, same);
+  const DigestComparison equal = compare_digests(read_digest(a), read_digest(same));
   EXPECT_TRUE(equal.equal);
   EXPECT_EQ(equal.steps, 2);
   EXPECT_EQ(read_file(a).substr(0, 74),
             "{\"step\":1,\"loss\":\"3fe0000000000000\",\"grad_norm\":\"3ff0000000000000\"}\n{\"step");
-  const DigestComparison other = compare_digests(a, write("c", std::nextafter(0.25, 1.0), true));
+  const DigestComparison other =
+      compare_digests(read_digest(a), read_digest(write("c", std::nextafter(0.25, 1.0), true)));
   EXPECT_FALSE(other.equal);
   EXPECT_EQ(other.steps, 1);
   EXPECT_EQ(other.difference,
             "recorded {\"step\":2,\"loss\":\"3fd0000000000000\",\"grad_norm\":null}, "
             "repeated {\"step\":2,\"loss\":\"3fd0000000000001\",\"grad_norm\":null}");
+  EXPECT_EQ(compare_digests(read_digest(a), read_digest(write("d", 0.25, false)))
+                .difference.find("the repeated run ends after 2 lines"),
+            0u);
+}
+
+TEST(Digest, SaysWhatIsWrongWithARecord) {
+  TempDir dir;
+  const auto read = [&](const std::string& text) {
+    write_file_atomic(dir / "digest.jsonl", text);
+    return read_digest(dir / "digest.jsonl");
+  };
+  const auto error = [&](const std::string& text) {
+    std::string message = message_of([&] { read(text); });
+    const size_t at = message.find(dir.path());
+    return at == std::string::npos ? message : message.erase(at, dir.path().size() + 1);
+  };
+  EXPECT_TRUE(read("").steps.empty());
+  const Digest torn = read("{\"step\":4}\n{\"step\":5}\n{\"steps\":5,\"weig");
+  EXPECT_TRUE(torn.torn);
+  EXPECT_EQ(torn.first_step(), 4);
+  EXPECT_EQ(torn.last_step(), 5);
+  EXPECT_TRUE(torn.closing.is_null());
   EXPECT_EQ(
-      compare_digests(a, write("d", 0.25, false)).difference.find("the repeated run ends after 2 lines"), 0u);
+      error("{\"step\":1}\n{\"step\":3}\n"),
+      "[digest] 'digest.jsonl' line 2 has step 3 where step 2 belongs: lines are missing or were added");
+  EXPECT_EQ(error("{\"step\":1}\nx\n"),
+            "[digest] 'digest.jsonl' line 2 is not one of a digest: the file was damaged");
+  EXPECT_EQ(error("{\"step\":1}\n{\"steps\":1,\"weights_sha256\":\"a\"}\n{\"step\":2}\n"),
+            "[digest] 'digest.jsonl' line 3 follows the line that closes the run");
 }
 
 }  // namespace

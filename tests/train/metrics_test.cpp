@@ -113,7 +113,8 @@ TEST(Progress, ReportFileIsCutWhereARunIsResumed) {
   EXPECT_EQ(
       read_file(path),
       "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,\"loss\":0.3333333333333333}\n");
-  write_file_atomic(path, read_file(path) + "{\"step\":4,\"lo");  // a torn line
+  // A line that closed the run before, and a torn one.
+  write_file_atomic(path, read_file(path) + "{\"steps\":3}\n{\"step\":4,\"lo");
   JsonlWriter(path, 2).write({{"step", 3}, {"loss", 9}});
   EXPECT_EQ(read_file(path),
             "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,\"loss\":9}\n");

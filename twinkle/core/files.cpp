@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,18 +10,22 @@
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/file_errors.h"
+#include "twinkle/core/left_overs.h"
 
 namespace twinkle {
 namespace {
 
 // What no regular file is (a device, a pipe) may never end: so much of it is read.
 constexpr size_t kMostFromAStream = size_t{256} << 20;
+// What is being written has the name NAME.tmp-PID-N.
+constexpr std::string_view kTemporary = ".tmp-";
 
 Error system_error(const std::string& what, const std::string& path, int code) {
   return file_error("[files] cannot " + what + " '" + path + "'", code);
@@ -139,7 +144,8 @@ void write_file_atomic(const std::string& given, std::string_view bytes) {
     return write_all(file, given, bytes);
   }
   const std::string path = exists ? std::filesystem::canonical(given).string() : given;  // links are followed
-  const std::string temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+  const std::string temporary =
+      path + std::string(kTemporary) + std::to_string(::getpid()) + "-" + std::to_string(counter++);
   try {
     {
       Descriptor file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0644);
@@ -151,6 +157,24 @@ void write_file_atomic(const std::string& given, std::string_view bytes) {
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
+  }
+}
+
+void remove_left_over_files(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const size_t at = name.rfind(kTemporary);
+    if (at == std::string::npos || at == 0) continue;
+    const char *begin = name.data() + at + kTemporary.size(), *end = name.data() + name.size();
+    pid_t pid = 0;
+    uint64_t number = 0;
+    const auto [dash, no_pid] = std::from_chars(begin, end, pid);
+    if (no_pid != std::errc() || pid <= 0 || dash == end || *dash != '-') continue;
+    const auto [last, no_number] = std::from_chars(dash + 1, end, number);
+    if (no_number != std::errc() || last != end) continue;
+    const bool runs = pid != ::getpid() && (::kill(pid, 0) == 0 || errno != ESRCH);
+    if (!runs) std::filesystem::remove(entry.path(), ignored);
   }
 }
 

@@ -25,18 +25,11 @@ std::string bits_text(double x) {
 // What is not a number has many bits; there is one way to have none.
 Json bits(std::optional<double> x) { return x && !std::isnan(*x) ? Json(bits_text(*x)) : Json(nullptr); }
 
-std::vector<Json> read_lines(const std::string& path) {
-  std::vector<Json> lines;
-  const std::string text = read_file(path);
-  size_t begin = 0;
-  for (size_t end = text.find('\n'); end != std::string::npos;
-       begin = end + 1, end = text.find('\n', begin)) {
-    lines.push_back(parse_json(text.substr(begin, end - begin), path));
-  }
+std::vector<Json> lines_of(const Digest& digest) {
+  std::vector<Json> lines = digest.steps;
+  if (!digest.closing.is_null()) lines.push_back(digest.closing);
   return lines;
 }
-
-std::string describe(const Json& line) { return line.dump(); }
 
 }  // namespace
 
@@ -123,18 +116,49 @@ void DigestWriter::finish(int64_t steps, const std::string& weights_sha256) {
   lines_.write({{"steps", steps}, {"weights_sha256", weights_sha256}});
 }
 
-DigestComparison compare_digests(const std::string& recorded, const std::string& repeated) {
-  const auto a = read_lines(recorded), b = read_lines(repeated);
+Digest read_digest(const std::string& path) {
+  Digest digest;
+  const std::string text = read_file(path);
+  size_t begin = 0;
+  int64_t number = 0;
+  const auto refuse = [&](const std::string& what) {
+    return invalid_argument("[digest] '" + path + "' line " + std::to_string(number) + " " + what);
+  };
+  for (size_t end = text.find('\n'); end != std::string::npos;
+       begin = end + 1, end = text.find('\n', begin)) {
+    ++number;
+    Json line = Json::parse(text.substr(begin, end - begin), nullptr, false);
+    const bool closes = line.is_object() && line.contains("weights_sha256");
+    if (!digest.closing.is_null()) throw refuse("follows the line that closes the run");
+    if (closes) {
+      digest.closing = std::move(line);
+      continue;
+    }
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer())
+      throw refuse("is not one of a digest: the file was damaged");
+    const auto step = line["step"].get<int64_t>(), wanted = digest.last_step() + 1;
+    if (!digest.steps.empty() && step != wanted) {
+      throw refuse("has step " + std::to_string(step) + " where step " + std::to_string(wanted) +
+                   " belongs: lines are missing or were added");
+    }
+    digest.steps.push_back(std::move(line));
+  }
+  digest.torn = begin < text.size();
+  return digest;
+}
+
+DigestComparison compare_digests(const Digest& recorded, const Digest& repeated) {
+  const auto a = lines_of(recorded), b = lines_of(repeated);
   DigestComparison result;
   for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     if (i >= a.size() || i >= b.size()) {
       result.difference = std::string("the ") + (i >= a.size() ? "recorded" : "repeated") +
                           " run ends after " + std::to_string(i) + " lines, the other goes on with " +
-                          describe(i >= a.size() ? b[i] : a[i]);
+                          (i >= a.size() ? b[i] : a[i]).dump();
       return result;
     }
     if (a[i] != b[i]) {
-      result.difference = "recorded " + describe(a[i]) + ", repeated " + describe(b[i]);
+      result.difference = "recorded " + a[i].dump() + ", repeated " + b[i].dump();
       return result;
     }
     if (a[i].contains("step")) ++result.steps;

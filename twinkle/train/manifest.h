@@ -54,12 +54,23 @@ class DigestWriter {
   JsonlWriter lines_;
 };
 
+/// A digest.jsonl as a run left it.
+struct Digest {
+  std::vector<Json> steps;  // the lines of steps, one after the other without a gap
+  Json closing = nullptr;   // the line with the hash of the weights; null when the run did not end
+  bool torn = false;        // the last line was cut off; it is left out
+  int64_t first_step() const { return steps.empty() ? 0 : steps.front().at("step").get<int64_t>(); }
+  int64_t last_step() const { return steps.empty() ? 0 : steps.back().at("step").get<int64_t>(); }
+};
+/// invalid_argument naming the line that is none of a digest, or before which a step is missing.
+Digest read_digest(const std::string& path);
+
 struct DigestComparison {
   bool equal = false;
   int64_t steps = 0;       // compared
   std::string difference;  // the first, for people; "" when equal
 };
-/// Compares two digest files line by line.
-DigestComparison compare_digests(const std::string& recorded, const std::string& repeated);
+/// Compares line by line.
+DigestComparison compare_digests(const Digest& recorded, const Digest& repeated);
 
 }  // namespace twinkle

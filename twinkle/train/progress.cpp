@@ -14,7 +14,8 @@
 namespace twinkle {
 namespace {
 
-// The lines of a report file that belong to the run up to `step`.
+// The lines of a report file that belong to the run up to `step`. One of no step closed the run, which goes
+// on.
 std::string lines_up_to(const std::string& text, int64_t step) {
   std::string kept;
   size_t begin = 0;
@@ -24,7 +25,7 @@ std::string lines_up_to(const std::string& text, int64_t step) {
     const Json value = Json::parse(line, nullptr, false);
     if (!value.is_object()) continue;
     const auto found = value.find("step");
-    if (found != value.end() && found->is_number() && found->get<double>() > static_cast<double>(step))
+    if (found == value.end() || !found->is_number() || found->get<double>() > static_cast<double>(step))
       continue;
     kept += line + "\n";
   }

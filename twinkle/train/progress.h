@@ -16,7 +16,8 @@ namespace twinkle {
 class JsonlWriter {
  public:
   /// Opens for appending. Lines whose "step" is above `keep_up_to_step` are dropped first (a run resumed from
-  /// there would repeat them); a torn last line is dropped too. 0 begins anew.
+  /// there would repeat them), and so are lines without a step (they closed a run that goes on now) and a
+  /// torn last line. 0 begins anew.
   JsonlWriter(const std::string& path, int64_t keep_up_to_step);
   ~JsonlWriter();
   JsonlWriter(const JsonlWriter&) = delete;

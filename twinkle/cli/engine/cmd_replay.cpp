@@ -1,7 +1,6 @@
 // twinkle replay: a run again from its manifest, compared bit for bit.
 #include <stdlib.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "twinkle/cli/command.h"
@@ -66,11 +65,10 @@ struct Part {
   int64_t after = 0;       // the record of later steps is compared
 };
 
-Part part_to_repeat(const RunManifest& recorded, const std::string& digest) {
+Part part_to_repeat(const RunManifest& recorded, const Digest& digest) {
   const Json resumed = recorded.config.value("resumed_from", Json());
   if (!resumed.is_object()) return {};
-  const Json first = parse_json(digest.substr(0, digest.find('\n')), "digest.jsonl");
-  if (resumed.value("from_start", false) && first.is_object() && first.value("step", 0) == 1) return {};
+  if (resumed.value("from_start", false) && digest.first_step() == 1) return {};
   Part part{resumed.value("checkpoint", ""), resumed.value("step", int64_t{0})};
   const std::string state = part.checkpoint + "/trainer_state.json";
   if (!file_exists(state)) {
@@ -84,29 +82,28 @@ Part part_to_repeat(const RunManifest& recorded, const std::string& digest) {
   return part;
 }
 
-// The record without the steps up to `step`.
-std::string lines_after(const std::string& digest, int64_t step) {
-  std::string kept;
-  for (size_t begin = 0; begin < digest.size();) {
-    const size_t end = std::min(digest.find('\n', begin), digest.size() - 1) + 1;
-    const std::string line = digest.substr(begin, end - begin);
-    const Json value = Json::parse(line, nullptr, false);
-    if (!value.is_object() || !value.contains("step") || value["step"] > step) kept += line;
-    begin = end;
-  }
-  return kept;
+// The record of the steps that are repeated: those after `after`, `most` of them. The hash of the weights
+// belongs to the last step of all.
+Digest part_of(Digest digest, int64_t after, std::optional<int64_t> most) {
+  std::erase_if(digest.steps, [&](const Json& line) { return line.at("step") <= after; });
+  if (!most || *most >= static_cast<int64_t>(digest.steps.size())) return digest;
+  digest.steps.resize(static_cast<size_t>(*most));
+  digest.closing = nullptr;
+  return digest;
 }
 
-// The lines of the first steps; all of them, with the hash of the weights, when the run was no longer.
-std::string first_steps(const std::string& digest, int64_t steps) {
-  size_t end = 0;
-  for (int64_t line = 0; line < steps; ++line) {
-    const size_t next = digest.find('\n', end);
-    if (next == std::string::npos) return digest;
-    end = next + 1;
+// What can not be compared is said before a run is repeated for it.
+Digest recorded_digest(const std::string& path) {
+  Digest digest = read_digest(path);
+  if (digest.steps.empty()) {
+    throw invalid_argument(
+        "[replay] '" + path +
+        "' holds no step: the run was stopped before its first one, and there is nothing to "
+        "compare");
   }
-  const bool only_the_hash_is_left = digest.find('\n', end) == digest.size() - 1;
-  return only_the_hash_is_left ? digest : digest.substr(0, end);
+  if (digest.torn)
+    write_error("note: the last line of '" + path + "' is cut off; the steps before it count\n");
+  return digest;
 }
 
 int replay(const ParsedArgs& args) {
@@ -128,8 +125,8 @@ int replay(const ParsedArgs& args) {
   }
   Json config = recorded.config["options"];
   config["output_dir"] = output;
-  std::string record = read_file(run + "/digest.jsonl");
-  const Part part = part_to_repeat(recorded, record);
+  const Digest whole = recorded_digest(run + "/digest.jsonl");
+  const Part part = part_to_repeat(recorded, whole);
   if (part.checkpoint.empty()) {
     config["resume_from_checkpoint"] = nullptr;
     config["resume_only_model"] = config["ignore_data_skip"] = false;
@@ -144,28 +141,27 @@ int replay(const ParsedArgs& args) {
   for (const auto& name : recorded.config["given"]) sources[name.get<std::string>()] = run + "/manifest.json";
   TrainingRunOptions options{
       .command = recorded.command, .quiet = args.get_bool("json"), .checkpoints = false};
-  // A run that was interrupted recorded no hash of its weights: as many steps as it took are compared.
-  record = lines_after(record, part.after);
-  const bool ended = record.find("\"weights_sha256\"") != std::string::npos;
-  if (args.has("steps") || !ended) {
-    const auto taken = static_cast<int64_t>(std::count(record.begin(), record.end(), '\n'));
-    const int64_t steps = args.has("steps") ? args.get_int("steps") : std::max<int64_t>(1, taken);
-    options.stop_after = part.after + steps;
-    record = first_steps(record, steps);
+  std::optional<int64_t> asked;
+  if (args.has("steps")) asked = args.get_int("steps");
+  const Digest record = part_of(whole, part.after, asked);
+  if (record.steps.empty() || record.first_step() != part.after + 1) {
+    throw invalid_argument("[replay] '" + run + "/digest.jsonl' has no record of step " +
+                           std::to_string(part.after + 1) + ", where the run begins" +
+                           (part.checkpoint.empty() ? "" : " after '" + part.checkpoint + "'") +
+                           ": lines are missing");
   }
+  // A run that was interrupted recorded no hash of its weights: as many steps as it took are compared.
+  const auto taken = static_cast<int64_t>(record.steps.size());
+  if (record.closing.is_null()) options.stop_after = part.after + taken;
+  if (asked && *asked > taken) write_error("note: the run recorded " + with_commas(taken) + " steps\n");
   const std::string dataset = config.value("dataset_id", "");
   if (const auto hash = recorded.data_hashes.find(dataset); hash != recorded.data_hashes.end())
     options.dataset_hash = hash->second;
   const TrainingRunResult result = run_training(ParsedArgs(config, sources, {}), options);
 
-  std::string repeated = read_file(output + "/digest.jsonl");
-  if (!ended) repeated = first_steps(repeated, *options.stop_after - part.after);
-  if (const size_t hash = repeated.find("{\"steps\""); !ended && hash != std::string::npos)
-    repeated.resize(hash);
-  const std::string digest = output + "/recorded.jsonl", again = output + "/repeated.jsonl";
-  write_file_atomic(digest, record);
-  write_file_atomic(again, repeated);
-  const DigestComparison comparison = compare_digests(digest, again);
+  Digest repeated = read_digest(output + "/digest.jsonl");
+  if (record.closing.is_null()) repeated.closing = nullptr;
+  const DigestComparison comparison = compare_digests(record, repeated);
   if (args.get_bool("json")) {
     write_json({{"equal", comparison.equal},
                 {"steps", comparison.steps},

@@ -13,6 +13,7 @@
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/core/left_overs.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/train/manifest.h"
 #include "twinkle/train/planner.h"
@@ -106,6 +107,8 @@ class Run {
   void evaluate();
   void save(bool last);
   void announce_saved();
+  bool only_the_end_is_missing();
+  bool evaluation_is_reported();
   int64_t run_step() { return model_->cur_step() + result_.skipped_steps; }
   void note(const std::string& line) {
     if (!options_.quiet) progress_.note(line);
@@ -330,6 +333,7 @@ void Run::write_manifest() {
   model_->set_manifest(value);
   make_directories(output_dir_);
   lock_ = std::make_unique<FolderLock>(output_dir_);
+  remove_left_over_files(output_dir_);
   if (options_.checkpoints && args_.get_bool("overwrite_output_dir") && !continues_in_place()) {
     for (const auto& other : list_checkpoints(output_dir_)) remove_checkpoint(other);
   }
@@ -438,6 +442,29 @@ void Run::loop() {
   result_.interrupted = interrupted != 0;
 }
 
+// A run that was killed between its last step and the lines that close it.
+bool Run::only_the_end_is_missing() {
+  const std::string path = output_dir_ + "/digest.jsonl";
+  if (!continues_in_place() || run_step() != schedule_.steps || !file_exists(path)) return false;
+  const Digest digest = read_digest(path);
+  return digest.last_step() == run_step() &&
+         (digest.closing.is_null() || !file_exists(output_dir_ + "/summary.json"));
+}
+
+// Whether the last line of the metrics is that of the evaluation at the end; the summary takes its loss.
+bool Run::evaluation_is_reported() {
+  const std::string text = read_file(output_dir_ + "/metrics.jsonl");
+  const size_t begin = text.size() < 2 ? 0 : text.rfind('\n', text.size() - 2) + 1;
+  const Json line = Json::parse(text.substr(begin), nullptr, false);
+  if (!line.is_object() || line.value("step", int64_t{0}) != run_step()) return false;
+  for (const char* key : {"eval_loss", "eval_loss_sum"}) {
+    if (!line.contains(key)) continue;
+    if (line[key].is_number()) result_.last_eval_loss = line[key].get<double>();
+    return true;
+  }
+  return false;
+}
+
 TrainingRunResult Run::run() {
   device_ = apply_machine(args_);
   check_folder();
@@ -445,7 +472,8 @@ TrainingRunResult Run::run() {
   load_data();
   load_model();
   resume();
-  if (run_step() >= schedule_.steps) {
+  const bool ends_only = only_the_end_is_missing();
+  if (run_step() >= schedule_.steps && !ends_only) {
     throw invalid_argument("[training] the checkpoint is at step " + std::to_string(run_step()) +
                            " and the run ends at step " + std::to_string(schedule_.steps) +
                            "; raise --max-steps or --num-train-epochs");
@@ -455,9 +483,14 @@ TrainingRunResult Run::run() {
   const int64_t resumed_at = continues_in_place() ? run_step() : 0;
   metrics_ = std::make_unique<JsonlWriter>(output_dir_ + "/metrics.jsonl", resumed_at);
   digest_ = std::make_unique<DigestWriter>(output_dir_ + "/digest.jsonl", resumed_at);
+  if (ends_only) {
+    note("the last step was taken already; only the end of the run is written");
+    result_.checkpoint = args_.get_string("resume_from_checkpoint");
+    saved_step_ = model_->cur_step();
+  }
   loop();
   if (!result_.interrupted) {
-    evaluate();
+    if (!ends_only || !evaluation_is_reported()) evaluate();
     save(true);
     result_.weights_sha256 = weights_hash(model_->group().trained());
     if (!stopped_early_) digest_->finish(model_->cur_step(), result_.weights_sha256);
