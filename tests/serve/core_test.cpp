@@ -1,0 +1,316 @@
+// Operations: once each, in the client's order, durable, and their results kept. The fake engine's weights
+// show any operation that was carried out twice, never, or at another place.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "tests/serve/core_testing.h"
+
+namespace twinkle::serve {
+namespace {
+
+constexpr const char* kAnn = "ann";
+constexpr const char* kBob = "bob";
+
+// From weight 100: gradient ((1)*3+2)*3+3 = 18, then 100*0.5 + 18.
+constexpr double kAfterThreeCalls = 68;
+
+TEST(Core, TrainsAndAnswers) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  const std::string first = rig.submit(Rig::call(kAnn, m, 1, {1}));
+  const std::string second = rig.submit(Rig::call(kAnn, m, 2, {2}));
+  const std::string step = rig.submit(Rig::step(kAnn, m, 3));
+  EXPECT_EQ(decode_call_result(rig.outcome(first, kAnn).result->bytes).loss, 101);
+  EXPECT_EQ(decode_call_result(rig.outcome(second, kAnn).result->bytes).loss, 102);
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.weight(kAnn, m, 4), 55);                             // 100*0.5 + 1*3+2
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");  // fetched again
+}
+
+TEST(Core, SumsChunksByNumberWhateverOrderTheyArriveIn) {
+  std::vector<int> order = {1, 2, 3};
+  do {
+    const test::TempDir dir;
+    Rig rig(dir / "data");
+    const std::string m = rig.make_model(kAnn);
+    for (const int seq : order) rig.submit(Rig::call(kAnn, m, seq, {seq}));
+    rig.run(Rig::step(kAnn, m, 4));
+    EXPECT_EQ(rig.weight(kAnn, m, 5), kAfterThreeCalls) << order[0] << order[1] << order[2];
+  } while (std::ranges::next_permutation(order).found);
+}
+
+// The first chunk comes when the others were carried out long ago.
+TEST(Core, PutsALateChunkInItsPlace) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::call(kAnn, m, 3, {3}));
+  rig.run(Rig::call(kAnn, m, 2, {2}));
+  rig.run(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 4));
+  EXPECT_EQ(rig.weight(kAnn, m, 5), kAfterThreeCalls);
+}
+
+// A step that overtakes the calls before it on the wire waits for them.
+TEST(Core, LetsAStepWaitForLowerNumbers) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(10)});
+  const std::string m = rig.make_model(kAnn);
+  const std::string step = rig.submit(Rig::step(kAnn, m, 4));
+  for (const int seq : {2, 3, 1}) rig.submit(Rig::call(kAnn, m, seq, {seq}));
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.weight(kAnn, m, 5), kAfterThreeCalls);
+}
+
+TEST(Core, WaitsForNoNumberForEver) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 7)), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::call(kAnn, m, 6, {1})),
+            "error: operation 6 arrived after operation 7 had been carried out, so it has no effect");
+  EXPECT_EQ(rig.weight(kAnn, m, 8), 51);
+}
+
+TEST(Core, CarriesOutOnceHoweverOftenItIsSent) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::call(kAnn, m, 1, {1}));
+  std::vector<std::string> ids(64);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < ids.size(); i += 8) ids[i] = rig.submit(Rig::step(kAnn, m, 2));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(std::set<std::string>(ids.begin(), ids.end()).size(), 1u);
+  EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
+  EXPECT_EQ(rig.submit(Rig::step(kAnn, m, 2)), ids[0]);
+  const std::lock_guard lock(rig.seen().mutex);
+  EXPECT_EQ(std::ranges::count(rig.seen().train, m + ":s"), 1);
+}
+
+TEST(Core, FailsTheStepAfterAFailedCallAndGoesOn) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  Operation refused = Rig::call(kAnn, m, 2, {2});
+  refused.refused = "[forward_backward] datum 0: it has no targets";
+  EXPECT_EQ(rig.run(refused), "error: [forward_backward] datum 0: it has no targets");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 3)),
+            "error: [optim_step] the gradients of this step are not complete: operation 2 failed: "
+            "[forward_backward] "
+            "datum 0: it has no targets. They were cleared; send the whole batch again");
+  rig.submit(Rig::call(kAnn, m, 4, {666}));  // the engine refuses it
+  EXPECT_TRUE(rig.run(Rig::step(kAnn, m, 5)).starts_with("error: [optim_step] the gradients"));
+  rig.submit(Rig::call(kAnn, m, 6, {1}));
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 7)), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.weight(kAnn, m, 8), 51);
+}
+
+TEST(Core, KeepsModelsApart) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(30)});
+  const std::string a = rig.make_model(kAnn, "a:train:0"), b = rig.make_model(kBob, "b:train:0");
+  rig.submit(Rig::step(kAnn, a, 5));  // waits for numbers that do not come
+  rig.submit(Rig::call(kBob, b, 1, {1}));
+  EXPECT_EQ(rig.run(Rig::step(kBob, b, 2)), R"({"metrics":{"step":1.0}})");
+}
+
+TEST(Core, ShowsAResultToItsOwnerOnly) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
+  EXPECT_EQ(rig.result(id, kBob), "missing");
+  EXPECT_EQ(rig.result("nothing", kAnn), "missing");
+  EXPECT_EQ(rig.result(m + ":r999999", kAnn), "missing");
+  EXPECT_NE(rig.result(id, kAnn), "missing");
+}
+
+TEST(Core, ForgetsResultsAfterTheirTime) {
+  const test::TempDir dir;
+  std::atomic<double> now{1000};
+  CoreOptions options{.result_seconds = 60, .now = [&now] { return now.load(); }};
+  Rig rig(dir / "data", options);
+  const std::string m = rig.make_model(kAnn);
+  const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
+  EXPECT_NE(rig.result(id, kAnn), "expired");
+  now = 1061;
+  for (int i = 0; i < 100 && rig.result(id, kAnn) != "expired"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(rig.result(id, kAnn), "expired");
+  EXPECT_EQ(rig.result(id, kBob), "missing");
+  rig.run(Rig::step(kAnn, m, 2));  // what it added to the gradients is still there
+  EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
+}
+
+TEST(Core, RefusesMoreThanAnOwnerMayHaveWaiting) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(30), .owner_operations = 3});
+  const std::string m = rig.make_model(kAnn);
+  for (const int seq : {5, 6, 7}) rig.submit(Rig::call(kAnn, m, seq, {1}));  // wait for number 1
+  try {
+    rig.submit(Rig::call(kAnn, m, 8, {1}));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kExhausted);
+  }
+  const std::string other = rig.make_model(kBob, "b:train:0");
+  EXPECT_EQ(rig.weight(kBob, other, 1), 100);
+}
+
+// ---------------------------------------------------------------- checkpoints
+
+TEST(Core, SavesBetweenCallsWithoutTouchingTheGradients) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  rig.submit(Rig::call(kAnn, m, 2, {2}));
+  EXPECT_EQ(rig.run(Rig::save(kAnn, m, 3, "mid")), R"({"path":"tinker://s:train:0/weights/mid"})");
+  rig.submit(Rig::call(kAnn, m, 4, {3}));
+  rig.run(Rig::step(kAnn, m, 5));
+  EXPECT_EQ(rig.weight(kAnn, m, 6), kAfterThreeCalls);
+  rig.run(Rig::load(kAnn, m, 7, "tinker://s:train:0/weights/mid"));
+  EXPECT_EQ(rig.weight(kAnn, m, 8), 100);
+}
+
+TEST(Core, GivesANameOnceUnlessToldOtherwise) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::save(kAnn, m, 1, "x"));
+  EXPECT_EQ(rig.run(Rig::save(kAnn, m, 2, "x")),
+            "error: ResourceAlreadyExists: there is a checkpoint 'tinker://s:train:0/weights/x' already");
+  EXPECT_EQ(rig.run(Rig::save(kAnn, m, 3, "x", "sampler_weights")),
+            R"({"path":"tinker://s:train:0/sampler_weights/x"})");
+  rig.submit(Rig::call(kAnn, m, 4, {1}));
+  rig.submit(Rig::step(kAnn, m, 5));
+  EXPECT_EQ(rig.run(Rig::save(kAnn, m, 6, "x", "weights", true)),
+            R"({"path":"tinker://s:train:0/weights/x"})");
+  const std::string other = rig.make_model(kAnn, "s:train:1");
+  rig.run(Rig::load(kAnn, other, 1, "tinker://s:train:0/weights/x"));
+  EXPECT_EQ(rig.weight(kAnn, other, 2), 51);
+}
+
+TEST(Core, LoadsOnlyWhatIsOnesOwnAndFits) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string a = rig.make_model(kAnn, "a:train:0"), b = rig.make_model(kBob, "b:train:0");
+  const std::string wide = rig.make_model(kAnn, "a:train:1", 16);
+  rig.run(Rig::save(kAnn, a, 1, "x"));
+  const std::string path = "tinker://a:train:0/weights/x";
+  EXPECT_EQ(rig.run(Rig::load(kBob, b, 1, path)), "error: [load] there is no checkpoint '" + path + "'");
+  EXPECT_TRUE(rig.run(Rig::load(kAnn, wide, 1, path)).starts_with("error: [load] '" + path + "' has rank 8"));
+  rig.run(Rig::save(kAnn, a, 2, "y", "sampler_weights"));
+  EXPECT_TRUE(
+      rig.run(Rig::load(kAnn, a, 3, "tinker://a:train:0/sampler_weights/y")).starts_with("error: [load]"));
+}
+
+// ---------------------------------------------------------------- restarts
+
+TEST(Core, GoesOnAfterARestartWithTheSameBits) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  const std::string step = rig.submit(Rig::step(kAnn, m, 2));
+  rig.result(step, kAnn);
+  rig.reopen();
+  const std::string call = rig.submit(Rig::call(kAnn, m, 3, {2}));
+  rig.result(call, kAnn);
+  rig.reopen();  // in the middle of an accumulation
+  EXPECT_EQ(rig.submit(Rig::call(kAnn, m, 3, {2})), call);
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"step":2.0}})");
+  EXPECT_EQ(rig.weight(kAnn, m, 5), 27.5);
+  rig.reopen();
+  EXPECT_EQ(rig.weight(kAnn, m, 6), 27.5);
+  EXPECT_EQ(rig.result("s:train:0:r999", kAnn), "missing");
+}
+
+// Snapshots bound the replay, and the log is written anew before it grows without end.
+TEST(Core, BoundsTheLog) {
+  const test::TempDir dir;
+  CoreOptions options{.snapshot_operations = 10, .log_bytes = 20000, .result_seconds = 0.5};
+  Rig rig(dir / "data", options);
+  const std::string m = rig.make_model(kAnn);
+  double expected = 100;
+  int64_t seq = 0;
+  for (int round = 0; round < 6; ++round) {
+    for (int i = 0; i < 50; ++i) {
+      rig.submit(Rig::call(kAnn, m, ++seq, {1}));
+      rig.result(rig.submit(Rig::step(kAnn, m, ++seq)), kAnn);
+      expected = expected * 0.5 + 1;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  EXPECT_LT(rig.core().counts().log_bytes, 60000);
+  EXPECT_GT(rig.core().counts().snapshots, 20);
+  rig.reopen();
+  {
+    const std::lock_guard lock(rig.seen().mutex);
+    rig.seen().train.clear();
+  }
+  EXPECT_EQ(rig.weight(kAnn, m, ++seq), expected);
+  const std::lock_guard lock(rig.seen().mutex);
+  EXPECT_LT(rig.seen().train.size(), 20u);
+}
+
+// A checkpoint that was loaded and then replaced is not needed again by a replay.
+TEST(Core, ReplaysALoadWhoseCheckpointIsGone) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::save(kAnn, m, 1, "x"));
+  rig.submit(Rig::call(kAnn, m, 2, {1}));
+  rig.run(Rig::step(kAnn, m, 3));
+  rig.run(Rig::load(kAnn, m, 4, "tinker://s:train:0/weights/x"));
+  rig.submit(Rig::call(kAnn, m, 5, {8}));
+  rig.run(Rig::step(kAnn, m, 6));
+  rig.run(Rig::save(kAnn, m, 7, "x", "weights", true));
+  rig.reopen();
+  EXPECT_EQ(rig.weight(kAnn, m, 8), 58);
+}
+
+// ---------------------------------------------------------------- sampling
+
+TEST(Core, SamplesWithTheWeightsOfItsSampler) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  Operation save{.kind = OpKind::kSaveForSampler, .owner = kAnn, .target = m, .seq = 1};
+  save.args = {{"sampler", "s:sample:0"}};
+  EXPECT_EQ(rig.run(save), R"({"sampling_session_id":"s:sample:0"})");
+  rig.submit(Rig::call(kAnn, m, 2, {1}));
+  rig.run(Rig::step(kAnn, m, 3));
+  const auto sampler = rig.store().sampler("s:sample:0", kAnn);
+  ASSERT_TRUE(sampler);
+  EXPECT_FALSE(rig.store().sampler("s:sample:0", kBob));
+  const auto sample = [&](int64_t seq) {
+    SampleCall call{.prompt = {1}, .weights = sampler->folder, .num_samples = 2, .seed = 7};
+    Operation op{
+        .kind = OpKind::kSample, .owner = kAnn, .target = sampler->id, .seq = seq, .body = encode(call)};
+    return decode_sample_result(rig.outcome(rig.submit(op), kAnn).result->bytes);
+  };
+  const SampleDone done = sample(0);
+  ASSERT_EQ(done.sequences.size(), 2u);
+  EXPECT_EQ(done.sequences[0].tokens, std::vector<int32_t>{7});
+  EXPECT_EQ(done.sequences[1].tokens, std::vector<int32_t>{8});
+  EXPECT_EQ(done.sequences[0].logprobs, std::vector<float>{100});  // of before the step
+  rig.reopen();
+  EXPECT_EQ(sample(1).sequences[0].logprobs, std::vector<float>{100});
+}
+
+}  // namespace
+}  // namespace twinkle::serve

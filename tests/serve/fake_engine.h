@@ -1,0 +1,117 @@
+// An engine of plain numbers, whose every result shows the order of what came before: a model's gradient is a
+// chain g = g * 3 + (sum of tokens), a step adds it to the weight. Enough to see whether an operation was
+// carried out twice, never, or out of order.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "twinkle/core/files.h"
+#include "twinkle/serve/engine.h"
+
+namespace twinkle::serve {
+
+class FakeEngine : public Engine {
+ public:
+  /// What tests look at after the fact; shared by all engines of a test.
+  struct Seen {
+    std::mutex mutex;
+    std::vector<std::string> train;  // "model:kind"
+    std::atomic<int> step_delay_ms{0};
+  };
+  explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {}
+
+  const EngineInfo& info() const override { return info_; }
+  bool has_model(const std::string& model) const override { return models_.contains(model); }
+  void create_model(const std::string& model, const LoraShape& shape) override {
+    if (shape.rank > info_.max_rank) throw invalid_argument("[create_model] the rank is too large");
+    models_[model] = {.weight = static_cast<double>(shape.seed % 1000)};
+  }
+  void load_model(const std::string& model, const std::string& folder, bool optimizer) override {
+    const Json j = read_json_file(folder + "/weights.json");
+    models_[model] = {.weight = j.at("weight"), .steps = optimizer ? j.at("steps").get<int64_t>() : 0};
+  }
+  void save_model(const std::string& model, const std::string& folder, bool optimizer) override {
+    const Model& m = models_.at(model);
+    if (optimizer && m.calls > 0) throw conflict("[save] there are gradients");
+    make_directories(folder);
+    write_file_atomic(folder + "/weights.json", Json{{"weight", m.weight}, {"steps", m.steps}}.dump());
+  }
+  std::vector<TrainDone> train(std::span<const TrainWork> work) override {
+    std::vector<TrainDone> out;
+    for (const auto& w : work) {
+      Model& m = models_.at(w.model);
+      TrainDone done;
+      if (w.kind == TrainWork::Kind::kDiscard) {
+        m.gradient = 0;
+        m.calls = 0;
+      } else if (w.kind == TrainWork::Kind::kStep) {
+        if (m.calls == 0) done.error = invalid_argument("[optim_step] nothing has been accumulated");
+        if (!done.error) m.weight = m.weight * 0.5 + w.adam.learning_rate * m.gradient;
+        m.gradient = 0;
+        m.calls = 0;
+        done.step = done.error ? m.steps : ++m.steps;
+        if (seen_->step_delay_ms > 0)
+          std::this_thread::sleep_for(std::chrono::milliseconds(seen_->step_delay_ms));
+      } else {
+        double sum = 0;
+        for (const auto& datum : w.call->data) {
+          if (datum.tokens[0] == 666) done.error = invalid_argument("[forward_backward] token 666");
+          for (const int32_t t : datum.tokens) sum += t;
+          done.logprobs.emplace_back(datum.targets.size(), static_cast<float>(-m.weight));
+        }
+        done.loss = m.weight + sum;
+        if (!done.error && !w.call->forward_only) {
+          m.gradient = m.gradient * 3 + sum;
+          ++m.calls;
+        }
+      }
+      {
+        const std::lock_guard lock(seen_->mutex);
+        seen_->train.push_back(w.model + ":" + "csd"[static_cast<int>(w.kind)]);
+      }
+      out.push_back(std::move(done));
+    }
+    return out;
+  }
+  void add_weights(const std::string& name, const std::string& folder) override {
+    weights_[name] = read_json_file(folder + "/weights.json").at("weight");
+  }
+  void remove_weights(const std::string& name) override { weights_.erase(name); }
+  uint64_t sample(const SampleCall& call) override {
+    if (call.prompt.empty()) throw invalid_argument("[sample] no tokens");
+    SampleDone done{.ticket = ++ticket_};
+    const double weight = call.weights.empty() ? 0 : weights_.at(call.weights);
+    for (int64_t i = 0; i < call.num_samples; ++i) {
+      done.sequences.push_back({.tokens = {static_cast<int32_t>(call.seed % 1000 + static_cast<uint64_t>(i))},
+                                .logprobs = {static_cast<float>(weight)}});
+    }
+    queued_.push_back(std::move(done));
+    return ticket_;
+  }
+  bool sample_pass() override {
+    if (queued_.empty()) return false;
+    answered_.push_back(std::move(queued_.front()));
+    queued_.erase(queued_.begin());
+    return true;
+  }
+  std::vector<SampleDone> take_samples() override { return std::exchange(answered_, {}); }
+
+ private:
+  struct Model {
+    double weight = 0, gradient = 0;
+    int64_t calls = 0, steps = 0;
+  };
+  std::shared_ptr<Seen> seen_;
+  EngineInfo info_{.vocab_size = 1000, .context = 64, .max_rank = 64};
+  std::map<std::string, Model> models_;
+  std::map<std::string, double> weights_;
+  std::vector<SampleDone> queued_, answered_;
+  uint64_t ticket_ = 0;
+};
+
+}  // namespace twinkle::serve

@@ -1,0 +1,232 @@
+// The write-ahead log: what was acknowledged comes back, in order, whatever happens to the end of the file;
+// damage inside what was acknowledged is told, not passed over.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+
+#include "tests/temp_dir.h"
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/serve/log.h"
+
+namespace twinkle::serve {
+namespace {
+
+constexpr size_t kHead = 32, kFileHead = 8;  // of a record and of a file
+
+std::vector<std::string> records_of(const std::string& folder) {
+  std::vector<std::string> out;
+  const Log log(folder, [&](std::string_view record) { out.emplace_back(record); });
+  return out;
+}
+
+// Appends one after the other, each durable before the next: every record but the last is vouched for.
+void write_log(const std::string& folder, const std::vector<std::string>& payloads, bool in_order = true) {
+  {
+    Log log(folder, [](std::string_view) {});
+    for (const auto& payload : payloads) {
+      log.append(payload, nullptr);
+      log.flush();
+    }
+  }
+  if (in_order) return;
+  // As if the process had been killed: without the last, empty record.
+  const std::string path = folder + "/log-00000001";
+  std::string bytes = read_file(path);
+  bytes.resize(bytes.size() - kHead);
+  write_file_atomic(path, bytes);
+}
+
+std::vector<std::string> three() { return {"one", std::string(3000, 'x'), std::string("a\0b", 3)}; }
+
+TEST(Log, GivesBackWhatWasAppendedInOrder) {
+  const test::TempDir dir;
+  write_log(dir / "log", three());
+  EXPECT_EQ(records_of(dir / "log"), three());
+  EXPECT_EQ(records_of(dir / "log"), three());  // reading changes nothing
+}
+
+TEST(Log, AcknowledgesInTheOrderOfTheCalls) {
+  const test::TempDir dir;
+  std::vector<int> order;
+  std::vector<std::string> expected;
+  {
+    Log log(dir / "log", [](std::string_view) {});
+    for (int i = 0; i < 1000; ++i) {
+      expected.push_back(std::to_string(i));
+      log.append(std::to_string(i), [&order, i](std::exception_ptr error) {
+        EXPECT_EQ(error, nullptr);
+        order.push_back(i);
+      });
+    }
+    log.flush();
+  }
+  std::vector<int> ascending(1000);
+  for (int i = 0; i < 1000; ++i) ascending[static_cast<size_t>(i)] = i;
+  EXPECT_EQ(order, ascending);
+  EXPECT_EQ(records_of(dir / "log"), expected);
+}
+
+// A write that was under way when the power went: cut at every byte of the last record.
+TEST(Log, CutsOffATornLastRecordAtEveryLength) {
+  const test::TempDir dir;
+  write_log(dir / "log", {"first", "second", "the last"}, false);
+  const std::string path = dir / "log/log-00000001", whole = read_file(path);
+  const size_t last = whole.size() - kHead - 8;
+  for (size_t size = last; size < whole.size(); ++size) {
+    write_file_atomic(path, whole.substr(0, size));
+    EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"first", "second"})) << size;
+  }
+}
+
+TEST(Log, GoesOnBehindATornEnd) {
+  const test::TempDir dir;
+  write_log(dir / "log", {"first", "torn"}, false);
+  const std::string path = dir / "log/log-00000001", whole = read_file(path);
+  write_file_atomic(path, whole.substr(0, whole.size() - 1));
+  write_log(dir / "log", {"third"});
+  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"first", "third"}));
+}
+
+// Blocks of a write that never was acknowledged may reach the disk in any order: a later whole record that
+// does not call what is before it durable proves nothing.
+TEST(Log, CutsOffAnUnacknowledgedGroupWithAHole) {
+  const test::TempDir dir;
+  std::vector<std::string> expected = {"kept"};
+  {
+    std::atomic<bool> hold{false};
+    LogDisk disk = LogDisk::system();
+    disk.write = [&hold, real = disk.write](int fd, const char* data, size_t size, int64_t offset) {
+      while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return real(fd, data, size, offset);
+    };
+    Log log(dir / "log", [](std::string_view) {}, disk);
+    log.append("kept", nullptr);
+    log.flush();
+    hold = true;
+    for (int i = 0; i < 10; ++i) {
+      log.append("group " + std::to_string(i), nullptr);
+      // The first is being written while the others become one group.
+      if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      if (i < 8) expected.push_back("group " + std::to_string(i));
+    }
+    hold = false;
+  }
+  const std::string path = dir / "log/log-00000001";
+  std::string bytes = read_file(path);
+  bytes.resize(bytes.size() - kHead);               // as if killed
+  bytes[bytes.size() - 2 * (kHead + 7) + 20] ^= 1;  // in the last but one
+  write_file_atomic(path, bytes);
+  EXPECT_EQ(records_of(dir / "log"), expected);
+}
+
+// Every bit of a record that was acknowledged: told, never passed over.
+TEST(Log, RefusesDamageInWhatWasAcknowledged) {
+  const test::TempDir dir;
+  write_log(dir / "log", {"first", "second", "third"});
+  const std::string path = dir / "log/log-00000001", whole = read_file(path);
+  for (size_t at = kFileHead; at < kFileHead + 2 * kHead + 11; ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string bytes = whole;
+      bytes[at] = static_cast<char>(bytes[at] ^ (1 << bit));
+      write_file_atomic(path, bytes);
+      try {
+        records_of(dir / "log");
+        ADD_FAILURE() << "byte " << at << " bit " << bit;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.kind(), ErrorKind::kUnavailable);
+      }
+    }
+  }
+}
+
+TEST(Log, RefusesAnotherFormat) {
+  const test::TempDir dir;
+  write_log(dir / "log", {"x"});
+  const std::string path = dir / "log/log-00000001";
+  std::string bytes = read_file(path);
+  bytes[7] = '2';
+  write_file_atomic(path, bytes);
+  EXPECT_THROW(records_of(dir / "log"), Error);
+}
+
+TEST(Log, IsReplacedAsAWhole) {
+  const test::TempDir dir;
+  {
+    Log log(dir / "log", [](std::string_view) {});
+    for (int i = 0; i < 100; ++i) log.append("old", nullptr);
+    log.flush();
+    const int64_t before = log.size_bytes();
+    log.replace({"a", "b"});
+    EXPECT_LT(log.size_bytes(), before);
+    log.append("c", nullptr);
+  }
+  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"a", "b", "c"}));
+}
+
+// A new log that was not finished does not count.
+TEST(Log, IgnoresAnUnfinishedReplacement) {
+  const test::TempDir dir;
+  write_log(dir / "log", {"x"});
+  write_file_atomic(dir / "log/log-00000002.new", "TWKLLOG1 half");
+  EXPECT_EQ(records_of(dir / "log"), std::vector<std::string>{"x"});
+  EXPECT_FALSE(file_exists(dir / "log/log-00000002.new"));
+}
+
+// A full disk fails the appends that meet it, and nothing else.
+TEST(Log, FailsAppendsThatTheDiskRefuses) {
+  const test::TempDir dir;
+  std::atomic<bool> full{false};
+  {
+    LogDisk disk = LogDisk::system();
+    disk.write = [&full, real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
+      if (!full) return real(fd, data, size, offset);
+      if (size > 5) return real(fd, data, 5, offset);  // a part fits
+      errno = ENOSPC;
+      return -1;
+    };
+    Log log(dir / "log", [](std::string_view) {}, disk);
+    std::vector<bool> failed;
+    const auto append = [&](const std::string& payload) {
+      log.append(payload, [&failed](std::exception_ptr error) { failed.push_back(error != nullptr); });
+      log.flush();
+    };
+    append("before");
+    full = true;
+    append("lost");
+    full = false;
+    append("after");
+    EXPECT_EQ(failed, (std::vector<bool>{false, true, false}));
+  }
+  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"before", "after"}));
+}
+
+// After a failed fsync nobody knows what the disk holds: nothing is acknowledged until the log is opened
+// anew.
+TEST(Log, TrustsNothingAfterAFailedSync) {
+  const test::TempDir dir;
+  std::atomic<bool> fails{false};
+  LogDisk disk = LogDisk::system();
+  disk.sync = [&fails, real = disk.sync](int fd) {
+    if (!fails) return real(fd);
+    errno = EIO;
+    return -1;
+  };
+  Log log(dir / "log", [](std::string_view) {}, disk);
+  std::vector<bool> failed;
+  const auto append = [&] {
+    log.append("x", [&failed](std::exception_ptr error) { failed.push_back(error != nullptr); });
+    log.flush();
+  };
+  append();
+  fails = true;
+  append();
+  fails = false;
+  append();
+  EXPECT_EQ(failed, (std::vector<bool>{false, true, true}));
+}
+
+}  // namespace
+}  // namespace twinkle::serve

@@ -1,0 +1,230 @@
+#include "twinkle/serve/core.h"
+
+#include <chrono>
+
+#include "twinkle/core/files.h"
+
+namespace twinkle::serve {
+namespace {
+
+std::string number_key(const std::string& target, int64_t seq) { return target + "#" + std::to_string(seq); }
+
+Error error_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::exception& e) {
+    return internal_error(e.what());
+  }
+}
+
+}  // namespace
+
+Core::Core(CoreOptions options, Store& store, LogDisk disk) : options_(std::move(options)), store_(store) {
+  if (!options_.now) {
+    options_.now = [] {
+      return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    };
+  }
+  make_directories(options_.data_dir);
+  recover(std::move(disk));
+}
+
+Core::~Core() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  log_.reset();
+}
+
+void Core::start(std::unique_ptr<Engine> engine) {
+  engine_ = std::move(engine);
+  started_ = true;
+  thread_ = std::thread([this] { run(); });
+}
+
+Core::Model& Core::model_of(const std::string& id) {
+  auto& model = models_[id];
+  if (!model) model = std::make_unique<Model>(options_.gap_wait, -1);
+  return *model;
+}
+
+// ---------------------------------------------------------------- accepting
+
+void Core::submit(Operation op, OnAccepted on_accepted) {
+  std::unique_lock lock(mutex_);
+  const bool of_model = op.kind != OpKind::kSample;
+  if (op.seq >= 0) {
+    if (const auto found = by_number_.find(number_key(op.target, op.seq)); found != by_number_.end()) {
+      const FuturePtr future = found->second;
+      if (!future->durable) return future->acks.push_back(std::move(on_accepted));
+      const std::string id = future->head.request_id;
+      lock.unlock();
+      return on_accepted(id);
+    }
+  }
+  OwnerLoad& load = loads_[op.owner];
+  if (load.operations >= options_.owner_operations ||
+      load.bytes + static_cast<int64_t>(op.body.size()) > options_.owner_bytes) {
+    lock.unlock();
+    return on_accepted(exhausted("[queue] too much of yours is waiting already; try again in a moment"));
+  }
+  op.id = next_id_++;
+  op.request_id = op.target + ":r" + std::to_string(op.id);
+  if (op.seq < 0) {
+    op.seq = of_model ? model_of(op.target).queue.next_number() : -static_cast<int64_t>(op.id);
+    // Numbers that were claimed and are not durable yet are not in the queue.
+    while (by_number_.contains(number_key(op.target, op.seq))) ++op.seq;
+  }
+  op.arrived = std::chrono::steady_clock::now();
+  ++load.operations;
+  load.bytes += static_cast<int64_t>(op.body.size());
+
+  const auto future = std::make_shared<Future>();
+  future->op = std::make_shared<Operation>(std::move(op));
+  future->head = *future->op;
+  future->head.body.clear();
+  future->head.args = nullptr;
+  future->acks.push_back(std::move(on_accepted));
+  futures_[future->head.request_id] = future;
+  by_number_[number_key(future->head.target, future->head.seq)] = future;
+  log_->append(operation_record(*future->op, false),
+               [this, future](std::exception_ptr error) { accepted(future, std::move(error)); });
+}
+
+// On the log's thread. What is not durable never was; its number is free again.
+void Core::accepted(const FuturePtr& future, std::exception_ptr error) {
+  std::vector<OnAccepted> acks;
+  std::variant<std::string, Error> answer = future->head.request_id;
+  {
+    const std::lock_guard lock(mutex_);
+    acks = std::move(future->acks);
+    future->acks.clear();
+    if (error) {
+      answer = error_of(error);
+      forget(future);
+    } else {
+      future->durable = true;
+      enqueue(future);
+    }
+  }
+  changed_.notify_all();
+  for (const auto& ack : acks) ack(answer);
+}
+
+void Core::enqueue(const FuturePtr& future) {
+  const OpPtr op = future->op;
+  if (op->kind == OpKind::kSample) {
+    future->queued = true;
+    samples_.push_back(op);
+    return;
+  }
+  Model& model = model_of(op->target);
+  if (model.queue.too_late(op->seq)) {
+    finish(op, {Result::Kind::kUserError,
+                "operation " + std::to_string(op->seq) + " arrived after operation " +
+                    std::to_string(model.queue.closed()) + " had been carried out, so it has no effect"});
+    return;
+  }
+  future->queued = true;
+  model.queue.push(op);
+  model.kept.push_back(future);
+}
+
+// ---------------------------------------------------------------- results
+
+// Results come to the log in the order in which operations were carried out; recovery counts on it.
+void Core::finish(const OpPtr& op, Result result) {
+  if (op->known) return;
+  auto shared = std::make_shared<const Result>(std::move(result));
+  // A failure of the disk here takes nothing back: carried out again, the operation has the same result.
+  log_->append(result_record(op->request_id, *shared),
+               [this, id = op->request_id, shared](std::exception_ptr) { deliver(id, shared); });
+}
+
+void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> result) {
+  std::map<uint64_t, OnOutcome> waiters;
+  Outcome outcome;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = futures_.find(request_id);
+    if (found == futures_.end()) return;
+    Future& future = *found->second;
+    if (future.result) return;
+    if (future.op) {
+      OwnerLoad& load = loads_[future.head.owner];
+      --load.operations;
+      load.bytes -= static_cast<int64_t>(future.op->body.size());
+    }
+    const bool replayed = future.head.kind != OpKind::kSample && future.queued;
+    if (!replayed) future.op.reset();
+    result_bytes_ += static_cast<int64_t>(result->bytes.size());
+    future.result = std::move(result);
+    future.done = now();
+    by_age_[future.done].push_back(found->second);
+    waiters.swap(future.waiters);
+    outcome = outcome_of(future);
+  }
+  for (const auto& [id, waiter] : waiters) waiter(outcome);
+}
+
+Core::Outcome Core::outcome_of(const Future& future) {
+  return {.state = future.result ? Outcome::State::kDone : Outcome::State::kPending,
+          .kind = future.head.kind,
+          .forward_only = future.head.forward_only,
+          .target = future.head.target,
+          .result = future.result};
+}
+
+uint64_t Core::wait(const std::string& request_id, const std::string& owner, OnOutcome on_outcome) {
+  Outcome outcome;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = futures_.find(request_id);
+    if (found != futures_.end() && found->second->head.owner == owner) {
+      Future& future = *found->second;
+      if (!future.result) {
+        future.waiters[next_waiter_] = std::move(on_outcome);
+        return next_waiter_++;
+      }
+      outcome = outcome_of(future);
+    } else if (found == futures_.end()) {
+      // "TARGET:rNUMBER" of a target of theirs was given out once.
+      const size_t colon = request_id.rfind(":r");
+      const std::string target = colon == std::string::npos ? "" : request_id.substr(0, colon);
+      const std::string digits = colon == std::string::npos ? "" : request_id.substr(colon + 2);
+      const bool number = !digits.empty() && digits.size() < 19 &&
+                          digits.find_first_not_of("0123456789") == std::string::npos;
+      if (number && std::stoull(digits) < next_id_) {
+        const bool sampler = store_.sampler(target, owner).has_value();
+        if (sampler || store_.model(target, owner)) {
+          outcome.state = Outcome::State::kExpired;
+          outcome.kind = sampler ? OpKind::kSample : OpKind::kCall;
+        }
+      }
+    }
+  }
+  on_outcome(outcome);
+  return 0;
+}
+
+bool Core::stop_waiting(const std::string& request_id, uint64_t waiter) {
+  const std::lock_guard lock(mutex_);
+  const auto found = futures_.find(request_id);
+  return found != futures_.end() && found->second->waiters.erase(waiter) > 0;
+}
+
+Core::Counts Core::counts() const {
+  const std::lock_guard lock(mutex_);
+  Counts counts = counts_;
+  for (const auto& [owner, load] : loads_) counts.waiting += load.operations;
+  for (const auto& [age, futures] : by_age_) counts.results += static_cast<int64_t>(futures.size());
+  counts.log_bytes = log_->size_bytes();
+  return counts;
+}
+
+}  // namespace twinkle::serve

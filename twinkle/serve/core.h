@@ -1,0 +1,186 @@
+// The operations of all models and samplers: accepted once each, durable before anybody is told, carried out
+// in each model's own order, and their results kept until they expire. Every API is a thin layer over this.
+//
+// How an operation lives: submit() claims (target, number) at once, so that whoever sends it again, even at
+// the same moment, gets the same request id; the log makes it durable; then it is queued and acknowledged.
+// One thread carries out: it takes what is ready of every model, merges it into shared passes, and turns
+// between training and sampling. A result is durable before a client sees it.
+//
+// State is the newest snapshot of each model and the log since. Opening reads the log; what was accepted and
+// not covered by a snapshot is queued again and carried out as before: same order, same bits. What has its
+// result already is carried out for its effect only.
+//
+// submit(), wait() and the like may be called from any thread; callbacks come from any thread and must not
+// block.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+
+#include "twinkle/serve/log.h"
+#include "twinkle/serve/model_queue.h"
+#include "twinkle/serve/store.h"
+
+namespace twinkle::serve {
+
+struct CoreOptions {
+  std::string data_dir;
+  std::chrono::milliseconds gap_wait{250};  // for a number that is missing
+  int64_t snapshot_operations = 64;         // of a model between two snapshots
+  int64_t snapshot_bytes = 16 << 20;        // of their bodies
+  int64_t log_bytes = 256 << 20;            // the log is written anew when it is larger
+  double result_seconds = 3600;             // results are kept so long
+  int64_t result_bytes = int64_t{1} << 30;  // of all results; the oldest go first
+  int64_t owner_operations = 20000;         // that wait, of one owner; more are refused
+  int64_t owner_bytes = int64_t{1} << 30;
+  int64_t turn_bytes = 4 << 20;  // of calls of one model in one turn
+  size_t sampler_weights = 64;   // versions in memory
+  size_t samples_in_flight = 4096;
+  std::function<double()> now;  // seconds since 1970; null: the clock
+};
+
+class Core {
+ public:
+  /// Opens the data folder and reads the log. Nothing is carried out before start().
+  Core(CoreOptions options, Store& store, LogDisk disk = LogDisk::system());
+  /// Ends the pass under way and snapshots what it can; the rest is in the log.
+  ~Core();
+  void start(std::unique_ptr<Engine> engine);
+  bool started() const { return started_; }
+  const EngineInfo& engine_info() const { return engine_->info(); }  // once started
+
+  /// A request id, or why there is none: exhausted (too much is waiting: later again), unavailable (the
+  /// disk).
+  using OnAccepted = std::function<void(const std::variant<std::string, Error>&)>;
+  /// `op` needs kind, owner, target, seq (negative: behind all others), args and body. The target exists and
+  /// is the owner's: the caller has looked.
+  void submit(Operation op, OnAccepted on_accepted);
+
+  struct Outcome {
+    enum class State { kDone, kPending, kMissing, kExpired } state = State::kMissing;
+    OpKind kind = OpKind::kCall;
+    bool forward_only = false;
+    std::string target;
+    std::shared_ptr<const Result> result;
+  };
+  using OnOutcome = std::function<void(const Outcome&)>;
+  /// The result, now or when it is there; never kPending. Returns what stop_waiting() takes, 0 when the call
+  /// was made already.
+  uint64_t wait(const std::string& request_id, const std::string& owner, OnOutcome on_outcome);
+  /// Forgets a waiter; false when it was called, or is just being.
+  bool stop_waiting(const std::string& request_id, uint64_t waiter);
+
+  /// Numbers for /metrics and tests.
+  struct Counts {
+    int64_t waiting = 0, results = 0, snapshots = 0, train_rounds = 0, log_bytes = 0;
+  };
+  Counts counts() const;
+  double now() const { return options_.now(); }
+
+ private:
+  struct Future {
+    Operation head;  // without body
+    OpPtr op;        // while the log has to keep it
+    bool durable = false, queued = false;
+    std::vector<OnAccepted> acks;
+    std::shared_ptr<const Result> result;
+    double done = 0;
+    std::map<uint64_t, OnOutcome> waiters;
+  };
+  using FuturePtr = std::shared_ptr<Future>;
+  struct Snapshot {
+    std::string folder;
+    int64_t closed = -1;
+  };
+  struct Model {
+    explicit Model(std::chrono::milliseconds gap_wait, int64_t closed) : queue(gap_wait, closed) {}
+    ModelQueue queue;
+    Snapshot snapshot;
+    std::deque<FuturePtr> kept;         // operations since the snapshot
+    int64_t operations = 0, bytes = 0;  // carried out since the snapshot
+  };
+  struct OwnerLoad {
+    int64_t operations = 0, bytes = 0;
+  };
+  struct Turn {
+    std::string id;
+    Model* model = nullptr;
+    ModelQueue::Turn todo;
+  };
+
+  // Opening and keeping (core_state.cpp).
+  struct Recovered;
+  void recover(LogDisk disk);
+  void read_record(Recovered& found, std::string_view record);
+  void requeue(Recovered& found);
+  void remove_stray_snapshots();
+  void take_snapshot(const std::string& id, Model& model);
+  void snapshot_all();
+  void housekeeping();
+  void rewrite_log();
+  void forget(const FuturePtr& future);
+  std::string path(const std::string& folder) const { return options_.data_dir + "/" + folder; }
+
+  // Accepting and answering (core.cpp).
+  void accepted(const FuturePtr& future, std::exception_ptr error);
+  void enqueue(const FuturePtr& future);  // under mutex_
+  void finish(const OpPtr& op, Result result);
+  void deliver(const std::string& request_id, std::shared_ptr<const Result> result);
+  Model& model_of(const std::string& id);  // under mutex_
+  static Outcome outcome_of(const Future& future);
+
+  // Carrying out (core_run.cpp), on the one thread.
+  void run();
+  bool train_round();
+  void carry_out_alone(Turn& turn);
+  void make_resident(const Turn& turn);
+  Json create_model(const Operation& op);
+  Json load_weights(Turn& turn, const Operation& op);
+  Json save_weights(Turn& turn, const Operation& op);
+  Json save_for_sampler(const Operation& op);
+  void run_merged(std::vector<Turn>& turns);
+  void before_step(Turn& turn);
+  void run_works(const std::vector<std::pair<Turn*, OpPtr>>& items);
+  void redo(Turn& turn);
+  void discard(const std::string& id);
+  const std::shared_ptr<const TrainCall>& call_of(Operation& op);
+  bool sample_round();
+  void begin_samples();
+  void load_sampler_weights(const std::string& folder);
+
+  CoreOptions options_;
+  Store& store_;
+  std::unique_ptr<Engine> engine_;
+  std::atomic<bool> started_{false};
+
+  mutable std::mutex mutex_;  // guards all down to the thread
+  std::condition_variable changed_;
+  std::unordered_map<std::string, FuturePtr> futures_;    // by request id
+  std::unordered_map<std::string, FuturePtr> by_number_;  // by target and number
+  std::map<std::string, std::unique_ptr<Model>> models_;
+  std::deque<OpPtr> samples_;
+  std::map<std::string, OwnerLoad> loads_;
+  std::map<double, std::vector<FuturePtr>> by_age_;  // those with a result
+  int64_t result_bytes_ = 0;
+  uint64_t next_id_ = 1, next_waiter_ = 1;
+  bool stopping_ = false;
+  Counts counts_;
+
+  // The thread's own.
+  std::unordered_map<uint64_t, OpPtr> sampling_;  // by ticket
+  std::map<std::string, uint64_t> weights_used_;  // when each was
+  uint64_t uses_ = 0;
+  std::chrono::steady_clock::time_point last_housekeeping_{};
+  std::chrono::steady_clock::duration train_time_{};
+
+  std::unique_ptr<Log> log_;  // its callbacks use the above: it goes first
+  std::thread thread_;
+};
+
+}  // namespace twinkle::serve

@@ -1,0 +1,446 @@
+// Carrying out: one thread that turns between training and sampling.
+#include <algorithm>
+#include <filesystem>
+
+#include "twinkle/serve/core.h"
+
+namespace twinkle::serve {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+Error error_now() {
+  try {
+    throw;
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::exception& e) {
+    return internal_error(std::string("[server] ") + e.what());
+  }
+}
+
+// What a client is not told goes to the server's own log.
+Result failure_of(const Error& error) {
+  const Result result = failure(error);
+  if (result.kind == Result::Kind::kServerError) std::fprintf(stderr, "operation failed: %s\n", error.what());
+  return result;
+}
+
+// Folders of the data folder are no client's business, whatever is wrong with them.
+template <class Work>
+void within_data(Work&& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    throw unavailable(e.what());
+  }
+}
+
+Result json_result(const Json& value) { return {Result::Kind::kJson, value.dump()}; }
+
+}  // namespace
+
+void Core::run() {
+  for (;;) {
+    bool busy = train_round();
+    busy |= sample_round();
+    try {
+      housekeeping();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "housekeeping: %s\n", e.what());
+    }
+    std::unique_lock lock(mutex_);
+    if (stopping_) break;
+    if (busy || !samples_.empty()) continue;
+    auto until = Clock::now() + std::chrono::seconds(1);
+    for (const auto& [id, model] : models_) {
+      if (const auto at = model->queue.ready_at()) until = std::min(until, *at);
+    }
+    if (until > Clock::now()) changed_.wait_until(lock, until);
+  }
+  snapshot_all();
+}
+
+// ---------------------------------------------------------------- training
+
+bool Core::train_round() {
+  const auto begin = Clock::now();
+  std::vector<Turn> turns;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [id, model] : models_) {
+      ModelQueue::Turn todo = model->queue.take(begin, static_cast<size_t>(options_.turn_bytes));
+      if (!todo.empty()) turns.push_back({id, model.get(), std::move(todo)});
+    }
+    if (turns.empty()) return false;
+    ++counts_.train_rounds;
+  }
+  std::vector<Turn> merged;
+  for (auto& turn : turns) {
+    const OpPtr& barrier = turn.todo.barrier;
+    if (barrier && barrier->kind != OpKind::kOptimStep) {
+      carry_out_alone(turn);
+    } else {
+      merged.push_back(std::move(turn));
+    }
+  }
+  if (!merged.empty()) run_merged(merged);
+  train_time_ = Clock::now() - begin;
+  return true;
+}
+
+// The model's weights are with the engine; if they were only in a snapshot they are loaded.
+void Core::make_resident(const Turn& turn) {
+  if (engine_->has_model(turn.id)) return;
+  if (turn.model->snapshot.folder.empty())
+    throw not_found("[model] this model does not exist: its creation failed");
+  within_data([&] { engine_->load_model(turn.id, path(turn.model->snapshot.folder), true); });
+}
+
+void Core::carry_out_alone(Turn& turn) {
+  const OpPtr op = turn.todo.barrier;
+  if (op->known && op->known->failed()) return;  // it had no effect
+  if (!op->refused.empty()) return finish(op, {Result::Kind::kUserError, op->refused});
+  try {
+    Json answer;
+    const bool creates =
+        op->kind == OpKind::kCreateModel || (op->kind == OpKind::kLoadWeights && op->seq == 0);
+    if (!creates) make_resident(turn);
+    switch (op->kind) {
+      case OpKind::kCreateModel:
+        answer = create_model(*op);
+        break;
+      case OpKind::kLoadWeights:
+        answer = load_weights(turn, *op);
+        break;
+      case OpKind::kSaveWeights:
+        answer = save_weights(turn, *op);
+        break;
+      default:
+        answer = save_for_sampler(*op);
+        break;
+    }
+    finish(op, json_result(answer));
+    ++turn.model->operations;
+  } catch (...) {
+    return finish(op, failure_of(error_now()));
+  }
+  if (op->kind != OpKind::kLoadWeights) return;
+  try {  // a checkpoint may go; what was loaded from it must not need it again
+    take_snapshot(turn.id, *turn.model);
+  } catch (...) {
+    std::fprintf(stderr, "snapshot: %s\n", error_now().what());
+  }
+}
+
+Json Core::create_model(const Operation& op) {
+  LoraShape shape;
+  shape.rank = op.args.at("rank");
+  shape.seed = op.args.at("seed");
+  shape.attention = op.args.at("attention");
+  shape.mlp = op.args.at("mlp");
+  shape.unembedding = op.args.at("unembedding");
+  engine_->create_model(op.target, shape);
+  return {{"model_id", op.target}};
+}
+
+Json Core::load_weights(Turn& turn, const Operation& op) {
+  const std::string from = op.args.at("path");
+  const bool optimizer = op.args.at("optimizer");
+  const auto checkpoint = store_.checkpoint(from, op.owner, now());
+  if (!checkpoint) throw not_found("[load] there is no checkpoint '" + from + "'");
+  const auto model = store_.model(op.target, op.owner);
+  if (!model) throw not_found("[load] this model does not exist");
+  const LoraShape &a = checkpoint->shape, &b = model->shape;
+  if (a.rank != b.rank || a.attention != b.attention || a.mlp != b.mlp || a.unembedding != b.unembedding) {
+    throw invalid_argument("[load] '" + from + "' has rank " + std::to_string(a.rank) + ", this model has " +
+                           std::to_string(b.rank) + ", or they train different parts of the base model");
+  }
+  if (optimizer && !checkpoint->optimizer)
+    throw invalid_argument("[load] '" + from + "' was saved for sampling, without an optimizer");
+  within_data([&] { engine_->load_model(op.target, path(checkpoint->folder), optimizer); });
+  turn.model->queue.clear_gradients();
+  return {{"path", from}, {"model_id", op.target}};
+}
+
+Json Core::save_weights(Turn& turn, const Operation& op) {
+  const auto model = store_.model(op.target, op.owner);
+  if (!model) throw not_found("[save] this model does not exist");
+  Checkpoint checkpoint{.run = op.target,
+                        .kind = op.args.at("kind"),
+                        .name = op.args.at("name"),
+                        .owner = op.owner,
+                        .folder = "checkpoints/" + std::to_string(op.id),
+                        .base_model = model->base_model,
+                        .shape = model->shape,
+                        .optimizer = op.args.at("kind") == "weights",
+                        .operation = op.id,
+                        .created = now()};
+  if (!op.args.at("ttl_seconds").is_null())
+    checkpoint.expires = now() + op.args.at("ttl_seconds").get<double>();
+  const auto old = store_.checkpoint(checkpoint.path(), op.owner, now());
+  if (old && old->operation != op.id && !op.args.at("overwrite").get<bool>())
+    throw conflict("ResourceAlreadyExists: there is a checkpoint '" + checkpoint.path() + "' already");
+  ModelQueue& queue = turn.model->queue;
+  const bool gradients = checkpoint.optimizer && queue.has_pending();
+  if (gradients) discard(turn.id);
+  std::exception_ptr failed;
+  try {
+    engine_->save_model(op.target, path(checkpoint.folder), checkpoint.optimizer);
+    store_.put(checkpoint);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  if (gradients && queue.spoiled().empty()) redo(turn);
+  if (failed) std::rethrow_exception(failed);
+  if (old && old->operation != op.id && !store_.folder_in_use(old->folder)) {
+    log_->flush();  // what was loaded from it is in a snapshot by now
+    std::error_code ignored;
+    fs::remove_all(path(old->folder), ignored);
+  }
+  return {{"path", checkpoint.path()}};
+}
+
+// Weights that only one sampler has.
+Json Core::save_for_sampler(const Operation& op) {
+  const auto model = store_.model(op.target, op.owner);
+  if (!model) throw not_found("[save] this model does not exist");
+  const SamplerEntry sampler{.id = op.args.at("sampler"),
+                             .session = model->session,
+                             .owner = op.owner,
+                             .base_model = model->base_model,
+                             .folder = "samplers/" + std::to_string(op.id),
+                             .created = now()};
+  engine_->save_model(op.target, path(sampler.folder), false);
+  store_.put(sampler);
+  return {{"sampling_session_id", sampler.id}};
+}
+
+// ---------------------------------------------------------------- merged passes
+
+const std::shared_ptr<const TrainCall>& Core::call_of(Operation& op) {
+  if (!op.call) op.call = std::make_shared<const TrainCall>(decode_call(op.body));
+  return op.call;
+}
+
+void Core::discard(const std::string& id) {
+  const TrainWork work{.model = id, .kind = TrainWork::Kind::kDiscard};
+  for (const auto& done : engine_->train({&work, 1})) {
+    if (done.error) throw *done.error;
+  }
+}
+
+// The gradients anew, by number; who asked for those calls has its answers.
+void Core::redo(Turn& turn) {
+  std::vector<TrainWork> works;
+  for (const auto& op : turn.model->queue.pending_calls())
+    works.push_back({.model = turn.id, .kind = TrainWork::Kind::kCall, .call = call_of(*op)});
+  for (const auto& done : engine_->train(works)) {
+    if (done.error) throw *done.error;
+  }
+  turn.model->queue.put_in_order();
+}
+
+// Whether a step can go on; otherwise it has failed here and the gradients are gone.
+void Core::before_step(Turn& turn) {
+  const OpPtr op = turn.todo.barrier;
+  ModelQueue& queue = turn.model->queue;
+  try {
+    if (!op->refused.empty()) throw invalid_argument(op->refused);
+    if (!queue.spoiled().empty()) {
+      throw invalid_argument("[optim_step] the gradients of this step are not complete: " + queue.spoiled() +
+                             ". They were cleared; send the whole batch again");
+    }
+    if (op->known && op->known->failed()) throw conflict("[optim_step] it failed before");
+    if (queue.out_of_order()) {
+      discard(turn.id);
+      redo(turn);
+    }
+  } catch (...) {
+    const Error error = error_now();
+    queue.clear_gradients();
+    try {
+      discard(turn.id);
+    } catch (...) {
+      std::fprintf(stderr, "gradients of %s: %s\n", turn.id.c_str(), error_now().what());
+    }
+    finish(op, failure_of(error));
+    turn.todo.barrier.reset();
+  }
+}
+
+void Core::run_merged(std::vector<Turn>& turns) {
+  std::vector<std::pair<Turn*, OpPtr>> now, after_snapshot;
+  for (auto& turn : turns) {
+    try {
+      make_resident(turn);
+    } catch (...) {
+      const Result result = failure_of(error_now());
+      if (turn.todo.barrier) finish(turn.todo.barrier, result);
+      for (const auto& op : turn.todo.calls) finish(op, result);
+      turn.todo = {};
+      continue;
+    }
+    if (turn.todo.barrier) before_step(turn);
+    // A snapshot has no gradients, so it is taken between the step and the calls behind it.
+    Model& model = *turn.model;
+    const bool snapshot = turn.todo.barrier && (model.operations >= options_.snapshot_operations ||
+                                                model.bytes >= options_.snapshot_bytes);
+    if (turn.todo.barrier) now.emplace_back(&turn, turn.todo.barrier);
+    for (const auto& op : turn.todo.calls) (snapshot ? after_snapshot : now).emplace_back(&turn, op);
+  }
+  run_works(now);
+  for (auto& turn : turns) {
+    Model& model = *turn.model;
+    if (!turn.todo.barrier || model.queue.has_pending()) continue;
+    if (model.operations < options_.snapshot_operations && model.bytes < options_.snapshot_bytes) continue;
+    try {
+      take_snapshot(turn.id, model);
+    } catch (...) {  // the log has it all; the next step tries again
+      std::fprintf(stderr, "snapshot: %s\n", error_now().what());
+    }
+  }
+  run_works(after_snapshot);
+}
+
+void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
+  std::vector<TrainWork> works;
+  std::vector<std::pair<Turn*, OpPtr>> run;
+  for (const auto& [turn, op] : items) {
+    if (op->kind == OpKind::kOptimStep) {
+      AdamParams adam;
+      adam.learning_rate = op->args.at("learning_rate");
+      adam.beta1 = op->args.at("beta1");
+      adam.beta2 = op->args.at("beta2");
+      adam.eps = op->args.at("eps");
+      adam.weight_decay = op->args.at("weight_decay");
+      adam.grad_clip_norm = op->args.at("grad_clip_norm");
+      works.push_back({.model = turn->id, .kind = TrainWork::Kind::kStep, .adam = adam});
+      run.emplace_back(turn, op);
+      continue;
+    }
+    const bool failed_before = op->known && op->known->failed();
+    if (!op->refused.empty() || failed_before) {
+      const std::string why = failed_before ? op->known->bytes : op->refused;
+      turn->model->queue.called(op, true, why);
+      finish(op, {Result::Kind::kUserError, why});
+      continue;
+    }
+    if (op->known && op->forward_only) continue;
+    works.push_back({.model = turn->id, .kind = TrainWork::Kind::kCall, .call = call_of(*op)});
+    run.emplace_back(turn, op);
+  }
+  if (works.empty()) return;
+  std::vector<TrainDone> done;
+  try {
+    done = engine_->train(works);
+  } catch (...) {  // a bug, or no memory
+    done.assign(works.size(), {.error = error_now()});
+  }
+  for (size_t i = 0; i < run.size(); ++i) {
+    const auto& [turn, op] = run[i];
+    Model& model = *turn->model;
+    ++model.operations;
+    model.bytes += static_cast<int64_t>(op->body.size());
+    const auto& error = done[i].error;
+    if (op->kind == OpKind::kOptimStep) {
+      model.queue.clear_gradients();
+      Json metrics = {{"step", static_cast<double>(done[i].step)}};
+      if (done[i].grad_norm) metrics["grad_norm"] = *done[i].grad_norm;
+      finish(op, error ? failure_of(*error) : json_result({{"metrics", metrics}}));
+      continue;
+    }
+    model.queue.called(op, error.has_value(), error ? failure(*error).bytes : "");
+    if (error) {
+      finish(op, failure_of(*error));
+      continue;
+    }
+    CallResult result{.loss = done[i].loss, .logprobs = std::move(done[i].logprobs)};
+    const TrainCall& call = *op->call;
+    for (size_t d = 0; call.loss == "cross_entropy" && d < call.data.size(); ++d) {
+      const auto weights = call.data[d].inputs.find("weights");
+      auto& out = result.elementwise_loss.emplace_back();
+      for (size_t t = 0; t < result.logprobs[d].size(); ++t) {
+        const float w = weights == call.data[d].inputs.end() ? 1.0f : weights->second[t];
+        out.push_back(w == 0 ? 0.0f : -w * result.logprobs[d][t]);
+      }
+    }
+    finish(op, {Result::Kind::kCall, encode(result)});
+  }
+}
+
+// ---------------------------------------------------------------- sampling
+
+void Core::load_sampler_weights(const std::string& folder) {
+  if (folder.empty()) return;
+  if (!weights_used_.contains(folder)) {
+    within_data([&] { engine_->add_weights(folder, path(folder)); });
+    if (weights_used_.size() >= options_.sampler_weights) {
+      const auto oldest = std::ranges::min_element(weights_used_, {}, [](const auto& x) { return x.second; });
+      engine_->remove_weights(oldest->first);
+      weights_used_.erase(oldest);
+    }
+  }
+  weights_used_[folder] = ++uses_;
+}
+
+void Core::begin_samples() {
+  std::vector<OpPtr> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    while (!samples_.empty() && sampling_.size() + taken.size() < options_.samples_in_flight) {
+      taken.push_back(samples_.front());
+      samples_.pop_front();
+    }
+  }
+  for (const auto& op : taken) {
+    try {
+      if (!op->refused.empty()) throw invalid_argument(op->refused);
+      const SampleCall call = decode_sample(op->body);
+      load_sampler_weights(call.weights);
+      sampling_[engine_->sample(call)] = op;
+    } catch (...) {
+      finish(op, failure_of(error_now()));
+    }
+  }
+}
+
+// Passes until nothing is left to sample, or for as long as the last training took when training waits.
+bool Core::sample_round() {
+  const auto begin = Clock::now();
+  const auto share = std::max<Clock::duration>(train_time_, std::chrono::milliseconds(10));
+  bool any = false;
+  for (;;) {
+    begin_samples();
+    if (sampling_.empty()) return any;
+    any = true;
+    std::vector<SampleDone> answers;
+    try {
+      engine_->sample_pass();
+      answers = engine_->take_samples();
+    } catch (...) {
+      const Result result = failure_of(error_now());
+      for (const auto& [ticket, op] : sampling_) finish(op, result);
+      sampling_.clear();
+      return true;
+    }
+    for (auto& done : answers) {
+      const auto found = sampling_.find(done.ticket);
+      if (found == sampling_.end()) continue;
+      const OpPtr op = found->second;
+      sampling_.erase(found);
+      finish(op, done.error ? failure_of(*done.error) : Result{Result::Kind::kSample, encode(done)});
+    }
+    const auto now = Clock::now();
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return true;
+    const bool training = std::ranges::any_of(models_, [&](const auto& entry) {
+      const auto at = entry.second->queue.ready_at();
+      return at && *at <= now;
+    });
+    if (training && now - begin >= share) return true;
+  }
+}
+
+}  // namespace twinkle::serve

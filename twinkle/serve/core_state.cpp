@@ -1,0 +1,256 @@
+// Opening: the log becomes queues again. Keeping: snapshots, expiry, a log that does not grow for ever.
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "twinkle/core/files.h"
+#include "twinkle/serve/core.h"
+
+namespace twinkle::serve {
+
+namespace fs = std::filesystem;
+
+// ---------------------------------------------------------------- opening
+
+struct Core::Recovered {
+  std::map<uint64_t, FuturePtr> by_id;
+  std::unordered_map<std::string, FuturePtr> by_request;
+  std::map<std::string, Snapshot> snapshots;
+};
+
+void Core::read_record(Recovered& found, std::string_view record) {
+  Json head;
+  std::string_view body;
+  split_record(record, head, body);
+  const std::string kind = head.value("record", std::string());
+  if (kind == "operation" || kind == "done") {
+    auto op = std::make_shared<Operation>(operation_from(head, body));
+    next_id_ = std::max(next_id_, op->id + 1);
+    if (found.by_id.contains(op->id)) return;  // an append that ran beside a new log
+    auto future = std::make_shared<Future>();
+    future->head = *op;
+    future->head.body.clear();
+    future->head.args = nullptr;
+    future->durable = true;
+    if (kind == "operation") future->op = std::move(op);
+    found.by_id[future->head.id] = future;
+    found.by_request[future->head.request_id] = future;
+  } else if (kind == "result") {
+    const auto future = found.by_request.find(head.at("request").get<std::string>());
+    if (future == found.by_request.end()) return;
+    future->second->result = std::make_shared<const Result>(result_from(head, body));
+    future->second->done = now();
+  } else if (kind == "snapshot") {
+    found.snapshots[head.at("model")] = {.folder = head.at("folder"), .closed = head.at("closed")};
+  } else if (kind == "next") {
+    next_id_ = std::max(next_id_, head.at("id").get<uint64_t>());
+  } else {
+    throw unavailable("[log] a record of kind '" + kind + "', which this version does not know");
+  }
+}
+
+void Core::recover(LogDisk disk) {
+  Recovered found;
+  log_ = std::make_unique<Log>(
+      options_.data_dir + "/log",
+      [&](std::string_view record) {
+        try {
+          read_record(found, record);
+        } catch (const Json::exception& e) {
+          throw unavailable(std::string("[log] a record is not as this program writes it: ") + e.what());
+        }
+      },
+      std::move(disk));
+  requeue(found);
+  remove_stray_snapshots();
+}
+
+void Core::requeue(Recovered& found) {
+  for (const auto& [id, snapshot] : found.snapshots) {
+    auto model = std::make_unique<Model>(options_.gap_wait, snapshot.closed);
+    model->snapshot = snapshot;
+    models_[id] = std::move(model);
+  }
+  // Of each model, the last barrier that has a result: what has none and a lower number came too late for it.
+  std::map<std::string, int64_t> carried_out;
+  for (const auto& [id, future] : found.by_id) {
+    if (!future->head.is_barrier() || !future->result || future->head.kind == OpKind::kSample) continue;
+    auto& last = carried_out.try_emplace(future->head.target, -1).first->second;
+    last = std::max(last, future->head.seq);
+  }
+  const auto started = std::chrono::steady_clock::now();
+  std::vector<OpPtr> late;
+  for (const auto& [id, future] : found.by_id) {
+    futures_[future->head.request_id] = future;
+    by_number_[future->head.target + "#" + std::to_string(future->head.seq)] = future;
+    if (future->result) {
+      result_bytes_ += static_cast<int64_t>(future->result->bytes.size());
+      by_age_[future->done].push_back(future);
+    }
+    if (!future->op) continue;
+    Operation& op = *future->op;
+    op.arrived = started;
+    op.known = future->result;
+    if (!future->result) {
+      OwnerLoad& load = loads_[op.owner];
+      ++load.operations;
+      load.bytes += static_cast<int64_t>(op.body.size());
+    }
+    if (op.kind == OpKind::kSample) {
+      if (future->result) {
+        future->op.reset();
+      } else {
+        future->queued = true;
+        samples_.push_back(future->op);
+      }
+      continue;
+    }
+    Model& model = model_of(op.target);
+    const bool saved =
+        future->result && (op.kind == OpKind::kSaveWeights || op.kind == OpKind::kSaveForSampler);
+    const bool covered = model.queue.too_late(op.seq);
+    if (future->result && (covered || saved)) {
+      future->op.reset();  // its effect is in the snapshot or on the disk
+      continue;
+    }
+    if (covered || (!future->result && op.seq < carried_out.try_emplace(op.target, -1).first->second)) {
+      late.push_back(future->op);
+      continue;
+    }
+    future->queued = true;
+    model.queue.push(future->op);
+    model.kept.push_back(future);
+  }
+  for (const auto& op : late) {
+    finish(op, {Result::Kind::kUserError, "operation " + std::to_string(op->seq) +
+                                              " arrived after a later one had been carried out, so it has no "
+                                              "effect"});
+  }
+}
+
+void Core::remove_stray_snapshots() {
+  std::set<std::string> used;
+  for (const auto& [id, model] : models_) used.insert(model->snapshot.folder);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path("snapshots"), ignored)) {
+    const std::string folder = "snapshots/" + entry.path().filename().string();
+    if (!used.contains(folder)) fs::remove_all(entry.path(), ignored);
+  }
+}
+
+// ---------------------------------------------------------------- snapshots
+
+// The model has no gradients: everything up to its last barrier is in its weights and its optimizer.
+void Core::take_snapshot(const std::string& id, Model& model) {
+  const int64_t closed = model.queue.closed();
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    number = next_id_++;
+  }
+  const std::string folder = "snapshots/" + std::to_string(number);
+  engine_->save_model(id, path(folder), true);
+  const std::string old = model.snapshot.folder;
+  {
+    const std::lock_guard lock(mutex_);
+    model.snapshot = {.folder = folder, .closed = closed};
+    model.operations = model.bytes = 0;
+    std::erase_if(model.kept, [&](const FuturePtr& future) {
+      if (future->head.seq > closed || !future->result) return false;
+      future->op.reset();
+      return true;
+    });
+    ++counts_.snapshots;
+  }
+  log_->append(
+      join_record({{"record", "snapshot"}, {"model", id}, {"folder", folder}, {"closed", closed}}, ""),
+      [old = old.empty() ? std::string() : path(old)](std::exception_ptr error) {
+        std::error_code ignored;
+        if (!error && !old.empty()) fs::remove_all(old, ignored);
+      });
+}
+
+void Core::snapshot_all() {
+  std::vector<std::pair<std::string, Model*>> models;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, model] : models_) models.emplace_back(id, model.get());
+  }
+  for (const auto& [id, model] : models) {
+    if (model->operations == 0 || model->queue.has_pending() || !model->queue.spoiled().empty()) continue;
+    try {
+      take_snapshot(id, *model);
+    } catch (const std::exception& e) {  // the log has it all
+      std::fprintf(stderr, "snapshot: %s\n", e.what());
+    }
+  }
+}
+
+// ---------------------------------------------------------------- keeping
+
+void Core::forget(const FuturePtr& future) {
+  if (future->op && !future->result) {
+    OwnerLoad& load = loads_[future->head.owner];
+    --load.operations;
+    load.bytes -= static_cast<int64_t>(future->op->body.size());
+  }
+  futures_.erase(future->head.request_id);
+  by_number_.erase(future->head.target + "#" + std::to_string(future->head.seq));
+}
+
+void Core::housekeeping() {
+  const auto moment = std::chrono::steady_clock::now();
+  if (moment - last_housekeeping_ < std::chrono::seconds(1)) return;
+  last_housekeeping_ = moment;
+  bool large = false;
+  {
+    const std::lock_guard lock(mutex_);
+    while (!by_age_.empty() && (by_age_.begin()->first + options_.result_seconds < now() ||
+                                result_bytes_ > options_.result_bytes)) {
+      for (const auto& future : by_age_.begin()->second) {
+        result_bytes_ -= static_cast<int64_t>(future->result->bytes.size());
+        forget(future);
+      }
+      by_age_.erase(by_age_.begin());
+    }
+    large = log_->size_bytes() > options_.log_bytes;
+  }
+  for (const auto& checkpoint : store_.expired_checkpoints(now())) {
+    store_.remove(checkpoint);
+    std::error_code ignored;
+    if (!store_.folder_in_use(checkpoint.folder)) fs::remove_all(path(checkpoint.folder), ignored);
+  }
+  if (large) rewrite_log();
+}
+
+// Only what a start still needs: results that are kept, operations that no snapshot covers.
+void Core::rewrite_log() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> records = {join_record({{"record", "next"}, {"id", next_id_}}, "")};
+  for (const auto& [id, model] : models_) {
+    if (model->snapshot.folder.empty()) continue;
+    records.push_back(join_record({{"record", "snapshot"},
+                                   {"model", id},
+                                   {"folder", model->snapshot.folder},
+                                   {"closed", model->snapshot.closed}},
+                                  ""));
+  }
+  std::map<uint64_t, FuturePtr> in_order;
+  for (const auto& [id, future] : futures_) in_order[future->head.id] = future;
+  // An operation whose result has expired may still be needed for its effect.
+  for (const auto& [id, model] : models_) {
+    for (const auto& future : model->kept) in_order[future->head.id] = future;
+  }
+  for (const auto& [id, future] : in_order) {
+    records.push_back(future->op ? operation_record(*future->op, false)
+                                 : operation_record(future->head, true));
+    if (future->result) records.push_back(result_record(future->head.request_id, *future->result));
+  }
+  try {
+    log_->replace(records);
+  } catch (const std::exception& e) {  // the old one stays
+    std::fprintf(stderr, "log: %s\n", e.what());
+  }
+}
+
+}  // namespace twinkle::serve

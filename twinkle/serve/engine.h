@@ -1,0 +1,141 @@
+// What the server asks of the part that computes: the one narrow place where serve/ meets train/ and sample/.
+// The implementation is loaded at run time (twinkle/cli/server_engine), so this room has no tensors, and
+// tests put a small stand-in here.
+//
+// One thread calls all of it, at most one call at a time. Weights of a model change only by its own work, and
+// the result of work depends on nothing but the model's own work before it, bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/json.h"
+
+namespace twinkle::serve {
+
+struct EngineInfo {
+  int64_t vocab_size = 0;
+  int64_t context = 0;  // most tokens of a sequence
+  int64_t max_rank = 0;
+};
+
+struct LoraShape {
+  int64_t rank = 32;
+  uint64_t seed = 0;  // of the initial weights
+  bool attention = true, mlp = true, unembedding = true;
+};
+
+/// One sequence to be scored: target i is predicted from tokens 0..i.
+struct Datum {
+  std::vector<int32_t> tokens, targets;
+  std::map<std::string, std::vector<float>> inputs;  // "weights", "logprobs", "advantages": one a target
+};
+
+struct TrainCall {
+  std::vector<Datum> data;
+  std::string loss;  // Tinker's name: "cross_entropy", "ppo", ...
+  std::map<std::string, double> loss_config;
+  bool forward_only = false;
+};
+
+struct AdamParams {
+  double learning_rate = 1e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-12, weight_decay = 0, grad_clip_norm = 0;
+};
+
+struct TrainWork {
+  enum class Kind { kCall, kStep, kDiscard };  // kDiscard: the gradients so far are forgotten
+  std::string model;
+  Kind kind = Kind::kCall;
+  std::shared_ptr<const TrainCall> call;
+  AdamParams adam;
+};
+
+struct TrainDone {
+  std::optional<Error> error;                // nothing of it took effect
+  std::vector<std::vector<float>> logprobs;  // of a call: of every target of every datum
+  double loss = 0;                           // of a call: the sum over its targets
+  int64_t step = 0;                          // of a step: steps taken so far
+  std::optional<double> grad_norm;           // of a step, before clipping
+};
+
+struct SampleCall {
+  std::vector<int32_t> prompt;
+  std::string weights;  // by the name given to add_weights(); "": the base model
+  std::string tenant;   // requests take turns by tenant
+  int64_t num_samples = 1;
+  std::optional<int64_t> max_tokens;  // unset: up to the end of the context
+  uint64_t seed = 0;
+  double temperature = 1.0, top_p = 1.0;
+  int64_t top_k = -1;
+  std::vector<std::string> stop_strings;
+  std::vector<int32_t> stop_tokens;
+  bool stop_at_end = true;  // the model's own end of a text ends an answer
+  bool prompt_logprobs = false;
+  int64_t topk_prompt_logprobs = 0;
+};
+
+struct SampleDone {
+  struct Sequence {
+    std::vector<int32_t> tokens;
+    std::vector<float> logprobs;  // of the distribution that was drawn from; greedy: the model's own
+    bool stopped = false;         // by a stop, not by the length
+  };
+  uint64_t ticket = 0;
+  std::optional<Error> error;
+  std::vector<Sequence> sequences;
+  std::vector<float> prompt_logprobs;  // NaN for the first token; empty unless asked for
+  std::vector<std::vector<std::pair<int32_t, float>>> topk_prompt_logprobs;
+};
+
+/// How an engine is made.
+struct EngineOptions {
+  std::string model;              // folder or .gguf file
+  std::string dtype = "auto";     // of the frozen weights in memory
+  std::string spill_dir;          // for adapters that do not fit into memory
+  int64_t models_in_memory = 32;  // adapters in training; more are written out and come back when used
+  int64_t max_rank = 128;
+  int64_t tokens_per_pass = 2048;
+  int64_t kv_cache_mb = 0;  // 0: a share of the memory that is available
+};
+/// What the library of the engine exports, as twinkle_make_server_engine.
+using MakeEngineFn = class Engine* (*)(const EngineOptions&);
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual const EngineInfo& info() const = 0;
+
+  // ---- models in training
+  virtual bool has_model(const std::string& model) const = 0;
+  virtual void create_model(const std::string& model, const LoraShape& shape) = 0;
+  /// Makes the model's weights (and with `optimizer` the optimizer's state) those of a folder that
+  /// save_model() wrote; gradients are forgotten, and without `optimizer` its state begins anew. The model
+  /// need not be there before. After an error it is as it was.
+  virtual void load_model(const std::string& model, const std::string& folder, bool optimizer) = 0;
+  /// Writes a folder that appears whole or not at all; an existing one is replaced. `optimizer`: also its
+  /// state, which needs a model without gradients (kDiscard).
+  virtual void save_model(const std::string& model, const std::string& folder, bool optimizer) = 0;
+  /// Carries out work of many models, in shared passes where it fits; one model's in the given order. One
+  /// result each. A model's works hold at most one step, which is first. After a step, failed or not, the
+  /// model has no gradients.
+  virtual std::vector<TrainDone> train(std::span<const TrainWork> work) = 0;
+
+  // ---- sampling
+  /// Weights that save_model() wrote, for sampling.
+  virtual void add_weights(const std::string& name, const std::string& folder) = 0;
+  virtual void remove_weights(const std::string& name) = 0;
+  /// Queues a request; its ticket comes back with the answer.
+  virtual uint64_t sample(const SampleCall& call) = 0;
+  /// One pass for the requests that are queued; false when there is nothing to do.
+  virtual bool sample_pass() = 0;
+  /// Answers since the last call.
+  virtual std::vector<SampleDone> take_samples() = 0;
+};
+
+}  // namespace twinkle::serve

@@ -1,0 +1,90 @@
+// The write-ahead log: records that are on the disk before anybody is told so. One file; many records share
+// one fsync (group commit). Any thread may append; records are durable in the order of the calls.
+//
+// A file is a header and records. Each record says its length, its place in the file, and up to where the
+// file was known to be durable when it was written, all under a CRC-32 with its payload. What is found at a
+// start:
+//   - a damaged end that no later record vouches for is a write that never was acknowledged: it is cut off;
+//   - damage before a place that a later whole record calls durable is lost data that was acknowledged: the
+//   log
+//     does not open, and says where (`unavailable`);
+//   - another format or version does not open either.
+// Nothing tells a torn last write from damage to the last group that was acknowledged, unless the log was
+// closed in order: close() leaves a record that vouches for all before it.
+//
+// An append that the disk refuses fails alone, and what it wrote is cut off again. After a failed fsync
+// nobody knows what the disk holds, so everything fails until the log is opened anew.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace twinkle::serve {
+
+/// What the log asks of the disk; tests put faults here. Each behaves as the system call.
+struct LogDisk {
+  std::function<long(int fd, const char* data, size_t size, int64_t offset)> write;
+  std::function<int(int fd)> sync;
+  static LogDisk system();
+};
+
+class Log {
+ public:
+  using OnDurable = std::function<void(std::exception_ptr error)>;  // null: it is on the disk
+
+  /// Opens or begins the log of a folder and gives every record to `on_record`, oldest first.
+  Log(const std::string& folder, const std::function<void(std::string_view payload)>& on_record,
+      LogDisk disk = LogDisk::system());
+  /// Waits for what was appended.
+  ~Log();
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  /// `on_durable` runs on the log's thread, after those of earlier records; it must not wait for the log.
+  void append(std::string payload, OnDurable on_durable);
+  /// Waits for everything that was appended.
+  void flush();
+  /// Replaces the log by a new one that begins with `payloads`. What is appended meanwhile comes after them.
+  /// The old log stays in force until the new one is durable; an error leaves it so.
+  void replace(const std::vector<std::string>& payloads);
+  /// Of the file.
+  int64_t size_bytes() const;
+
+ private:
+  struct Pending {
+    std::string payload;
+    OnDurable on_durable;
+  };
+  void open_newest(const std::function<void(std::string_view)>& on_record);
+  int64_t read_all(const std::string& path, const std::function<void(std::string_view)>& on_record);
+  void run();
+  void write_batch(std::vector<Pending>& batch);
+  std::string framed(std::string_view payload, int64_t offset) const;
+  void write_at(int fd, std::string_view bytes, int64_t offset);
+
+  std::string folder_;
+  LogDisk disk_;
+  int64_t number_ = 0;  // of the file
+  int fd_ = -1;
+
+  std::mutex file_mutex_;  // guards fd_ and the four below while the log is written or replaced
+  int64_t end_ = 0;        // where the next record begins
+  int64_t durable_ = 0;    // up to here the disk has it
+  std::exception_ptr broken_;
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::vector<Pending> pending_;
+  bool writing_ = false, stopping_ = false;
+  int64_t size_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace twinkle::serve

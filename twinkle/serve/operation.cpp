@@ -1,0 +1,263 @@
+#include "twinkle/serve/operation.h"
+
+#include <cmath>
+
+#include "twinkle/serve/wire.h"
+
+namespace twinkle::serve {
+namespace {
+
+constexpr std::array<const char*, 7> kKinds = {"create_model", "call",         "optim_step", "save_weights",
+                                               "load_weights", "save_sampler", "sample"};
+constexpr std::array<const char*, 5> kResults = {"json", "call", "sample", "user", "server"};
+
+template <class Enum, size_t N>
+Enum enum_from(const std::array<const char*, N>& names, const std::string& name) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end())
+    throw unavailable("[log] a record speaks of '" + name + "', which is unknown here");
+  return static_cast<Enum>(found - names.begin());
+}
+
+std::vector<float> floats(std::string_view bytes) { return unpack_array<float>(bytes, "log"); }
+std::vector<int32_t> ints(std::string_view bytes) { return unpack_array<int32_t>(bytes, "log"); }
+
+}  // namespace
+
+Result failure(const Error& error) {
+  switch (error.kind()) {
+    case ErrorKind::kInvalidArgument:
+    case ErrorKind::kNotFound:
+    case ErrorKind::kConflict:
+      return {Result::Kind::kUserError, error.what()};
+    case ErrorKind::kExhausted:
+      return {Result::Kind::kServerError, "the server has no room for this: memory or disk is full"};
+    default:
+      return {Result::Kind::kServerError, "the server could not carry this out; its own log says why"};
+  }
+}
+
+// ---------------------------------------------------------------- calls
+
+std::string encode(const TrainCall& call) {
+  WireWriter out;
+  out.bytes(1, call.loss);
+  for (const auto& [name, value] : call.loss_config) {
+    WireWriter entry;
+    entry.bytes(1, name);
+    entry.real64(2, value);
+    out.bytes(2, entry.str());
+  }
+  out.integer(3, call.forward_only ? 1 : 0);
+  for (const auto& datum : call.data) {
+    WireWriter d;
+    d.bytes(1, pack_array(datum.tokens));
+    d.bytes(2, pack_array(datum.targets));
+    for (const auto& [name, values] : datum.inputs) {
+      WireWriter input;
+      input.bytes(1, name);
+      input.bytes(2, pack_array(values));
+      d.bytes(3, input.str());
+    }
+    out.bytes(4, d.str());
+  }
+  return out.take();
+}
+
+TrainCall decode_call(std::string_view bytes) {
+  TrainCall call;
+  for (WireReader in(bytes, "log"); in.next();) {
+    if (in.field() == 1) call.loss = in.text();
+    if (in.field() == 2) {
+      std::string name;
+      double value = 0;
+      for (WireReader e(in.bytes(), "log"); e.next();) {
+        if (e.field() == 1) name = e.text();
+        if (e.field() == 2) value = e.real64();
+      }
+      call.loss_config[name] = value;
+    }
+    if (in.field() == 3) call.forward_only = in.boolean();
+    if (in.field() != 4) continue;
+    Datum datum;
+    for (WireReader d(in.bytes(), "log"); d.next();) {
+      if (d.field() == 1) datum.tokens = ints(d.bytes());
+      if (d.field() == 2) datum.targets = ints(d.bytes());
+      if (d.field() != 3) continue;
+      std::string name;
+      for (WireReader i(d.bytes(), "log"); i.next();) {
+        if (i.field() == 1) name = i.text();
+        if (i.field() == 2) datum.inputs[name] = floats(i.bytes());
+      }
+    }
+    call.data.push_back(std::move(datum));
+  }
+  return call;
+}
+
+std::string encode(const CallResult& result) {
+  WireWriter out;
+  out.real64(1, result.loss);
+  for (const auto& values : result.logprobs) out.bytes(2, pack_array(values));
+  for (const auto& values : result.elementwise_loss) out.bytes(3, pack_array(values));
+  return out.take();
+}
+
+CallResult decode_call_result(std::string_view bytes) {
+  CallResult result;
+  for (WireReader in(bytes, "log"); in.next();) {
+    if (in.field() == 1) result.loss = in.real64();
+    if (in.field() == 2) result.logprobs.push_back(floats(in.bytes()));
+    if (in.field() == 3) result.elementwise_loss.push_back(floats(in.bytes()));
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------- samples
+
+std::string encode(const SampleCall& call) {
+  const Json head = {{"weights", call.weights},
+                     {"tenant", call.tenant},
+                     {"num_samples", call.num_samples},
+                     {"max_tokens", call.max_tokens ? Json(*call.max_tokens) : Json(nullptr)},
+                     {"seed", call.seed},
+                     {"temperature", call.temperature},
+                     {"top_p", call.top_p},
+                     {"top_k", call.top_k},
+                     {"stop_strings", call.stop_strings},
+                     {"stop_tokens", call.stop_tokens},
+                     {"stop_at_end", call.stop_at_end},
+                     {"prompt_logprobs", call.prompt_logprobs},
+                     {"topk_prompt_logprobs", call.topk_prompt_logprobs}};
+  return join_record(head, pack_array(call.prompt));
+}
+
+SampleCall decode_sample(std::string_view bytes) {
+  Json head;
+  std::string_view prompt;
+  split_record(bytes, head, prompt);
+  SampleCall call{.prompt = ints(prompt),
+                  .weights = head.at("weights"),
+                  .tenant = head.at("tenant"),
+                  .num_samples = head.at("num_samples"),
+                  .seed = head.at("seed"),
+                  .temperature = head.at("temperature"),
+                  .top_p = head.at("top_p"),
+                  .top_k = head.at("top_k"),
+                  .stop_strings = head.at("stop_strings").get<std::vector<std::string>>(),
+                  .stop_tokens = head.at("stop_tokens").get<std::vector<int32_t>>(),
+                  .stop_at_end = head.at("stop_at_end"),
+                  .prompt_logprobs = head.at("prompt_logprobs"),
+                  .topk_prompt_logprobs = head.at("topk_prompt_logprobs")};
+  if (!head.at("max_tokens").is_null()) call.max_tokens = head.at("max_tokens").get<int64_t>();
+  return call;
+}
+
+std::string encode(const SampleDone& done) {
+  WireWriter out;
+  for (const auto& sequence : done.sequences) {
+    WireWriter s;
+    s.integer(1, sequence.stopped ? 1 : 0);
+    s.bytes(2, pack_array(sequence.tokens));
+    s.bytes(3, pack_array(sequence.logprobs));
+    out.bytes(1, s.str());
+  }
+  out.bytes(2, pack_array(done.prompt_logprobs));
+  for (const auto& row : done.topk_prompt_logprobs) {
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs;
+    for (const auto& [id, logprob] : row) {
+      ids.push_back(id);
+      logprobs.push_back(logprob);
+    }
+    WireWriter r;
+    r.bytes(1, pack_array(ids));
+    r.bytes(2, pack_array(logprobs));
+    out.bytes(3, r.str());
+  }
+  return out.take();
+}
+
+SampleDone decode_sample_result(std::string_view bytes) {
+  SampleDone done;
+  for (WireReader in(bytes, "log"); in.next();) {
+    if (in.field() == 1) {
+      SampleDone::Sequence sequence;
+      for (WireReader s(in.bytes(), "log"); s.next();) {
+        if (s.field() == 1) sequence.stopped = s.boolean();
+        if (s.field() == 2) sequence.tokens = ints(s.bytes());
+        if (s.field() == 3) sequence.logprobs = floats(s.bytes());
+      }
+      done.sequences.push_back(std::move(sequence));
+    }
+    if (in.field() == 2) done.prompt_logprobs = floats(in.bytes());
+    if (in.field() != 3) continue;
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs;
+    for (WireReader r(in.bytes(), "log"); r.next();) {
+      if (r.field() == 1) ids = ints(r.bytes());
+      if (r.field() == 2) logprobs = floats(r.bytes());
+    }
+    auto& row = done.topk_prompt_logprobs.emplace_back();
+    for (size_t i = 0; i < std::min(ids.size(), logprobs.size()); ++i) row.emplace_back(ids[i], logprobs[i]);
+  }
+  return done;
+}
+
+// ---------------------------------------------------------------- records
+
+std::string join_record(const Json& head, std::string_view body) {
+  const std::string text = head.dump();
+  const auto size = static_cast<uint32_t>(text.size());
+  std::string out(reinterpret_cast<const char*>(&size), sizeof(size));
+  return out.append(text).append(body);
+}
+
+void split_record(std::string_view record, Json& head, std::string_view& body) {
+  uint32_t size = 0;
+  if (record.size() < sizeof(size)) throw unavailable("[log] a record is too short");
+  std::memcpy(&size, record.data(), sizeof(size));
+  if (size > record.size() - sizeof(size)) throw unavailable("[log] a record is too short");
+  head = parse_json(record.substr(sizeof(size), size), "log");
+  body = record.substr(sizeof(size) + size);
+}
+
+std::string operation_record(const Operation& op, bool only_head) {
+  Json head = {{"record", only_head ? "done" : "operation"},
+               {"id", op.id},
+               {"request", op.request_id},
+               {"kind", kKinds[static_cast<size_t>(op.kind)]},
+               {"owner", op.owner},
+               {"target", op.target},
+               {"seq", op.seq},
+               {"forward_only", op.forward_only}};
+  if (only_head) return join_record(head, "");
+  head["args"] = op.args;
+  if (!op.refused.empty()) head["refused"] = op.refused;
+  return join_record(head, op.body);
+}
+
+Operation operation_from(const Json& head, std::string_view body) {
+  return {.id = head.at("id"),
+          .request_id = head.at("request"),
+          .kind = enum_from<OpKind>(kKinds, head.at("kind")),
+          .owner = head.at("owner"),
+          .target = head.at("target"),
+          .seq = head.at("seq"),
+          .args = head.value("args", Json::object()),
+          .body = std::string(body),
+          .forward_only = head.at("forward_only"),
+          .refused = head.value("refused", std::string())};
+}
+
+std::string result_record(const std::string& request_id, const Result& result) {
+  return join_record(
+      {{"record", "result"}, {"request", request_id}, {"kind", kResults[static_cast<size_t>(result.kind)]}},
+      result.bytes);
+}
+
+Result result_from(const Json& head, std::string_view body) {
+  return {enum_from<Result::Kind>(kResults, head.at("kind")), std::string(body)};
+}
+
+}  // namespace twinkle::serve

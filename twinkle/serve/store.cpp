@@ -1,0 +1,295 @@
+#include "twinkle/serve/store.h"
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+
+namespace twinkle::serve {
+namespace {
+
+constexpr int kVersion = 1;
+
+constexpr const char* kTables = R"sql(
+CREATE TABLE IF NOT EXISTS keys(hash TEXT PRIMARY KEY, owner TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS things(kind TEXT NOT NULL, id TEXT NOT NULL, entry TEXT NOT NULL, PRIMARY KEY(kind, id));
+)sql";
+
+Json shape_to_json(const LoraShape& s) {
+  return {{"rank", s.rank},
+          {"seed", s.seed},
+          {"attention", s.attention},
+          {"mlp", s.mlp},
+          {"unembedding", s.unembedding}};
+}
+
+LoraShape shape_from_json(const Json& j) {
+  return {.rank = j.at("rank"),
+          .seed = j.at("seed"),
+          .attention = j.at("attention"),
+          .mlp = j.at("mlp"),
+          .unembedding = j.at("unembedding")};
+}
+
+// One row of `things` each.
+Json to_json(const Session& s) {
+  return {{"id", s.id}, {"owner", s.owner}, {"info", s.info}, {"created", s.created}};
+}
+Json to_json(const ModelEntry& m) {
+  return {{"id", m.id},
+          {"session", m.session},
+          {"owner", m.owner},
+          {"base_model", m.base_model},
+          {"shape", shape_to_json(m.shape)},
+          {"user_metadata", m.user_metadata},
+          {"created", m.created}};
+}
+Json to_json(const SamplerEntry& s) {
+  return {{"id", s.id},
+          {"session", s.session},
+          {"owner", s.owner},
+          {"base_model", s.base_model},
+          {"model_path", s.model_path},
+          {"folder", s.folder},
+          {"created", s.created}};
+}
+Json to_json(const Checkpoint& c) {
+  return {{"run", c.run},
+          {"kind", c.kind},
+          {"name", c.name},
+          {"owner", c.owner},
+          {"folder", c.folder},
+          {"base_model", c.base_model},
+          {"shape", shape_to_json(c.shape)},
+          {"optimizer", c.optimizer},
+          {"operation", c.operation},
+          {"created", c.created},
+          {"expires", c.expires ? Json(*c.expires) : Json(nullptr)}};
+}
+
+}  // namespace
+
+// A prepared statement with text parameters: values never become part of the SQL.
+struct Store::Statement {
+  Statement(sqlite3* database, const char* sql, std::initializer_list<std::string_view> values)
+      : db(database) {
+    if (sqlite3_prepare_v2(db, sql, -1, &statement, nullptr) != SQLITE_OK) fail();
+    int at = 1;
+    for (const auto value : values)
+      sqlite3_bind_text(statement, at++, value.data(), static_cast<int>(value.size()), SQLITE_TRANSIENT);
+  }
+  ~Statement() { sqlite3_finalize(statement); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+  bool row() {
+    const int code = sqlite3_step(statement);
+    if (code == SQLITE_ROW) return true;
+    if (code != SQLITE_DONE) fail();
+    return false;
+  }
+  std::string text(int column) const {
+    const auto* value = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
+    return value == nullptr
+               ? std::string()
+               : std::string(value, static_cast<size_t>(sqlite3_column_bytes(statement, column)));
+  }
+  [[noreturn]] void fail() const {
+    const std::string message = std::string("[store] ") + sqlite3_errmsg(db);
+    if (sqlite3_errcode(db) == SQLITE_FULL) throw exhausted(message);
+    throw unavailable(message);
+  }
+  sqlite3* db;
+  sqlite3_stmt* statement = nullptr;
+};
+
+Store::Store(const std::string& path) {
+  if (sqlite3_open(path.c_str(), &db_) != SQLITE_OK) {
+    const std::string why = db_ == nullptr ? "no memory" : sqlite3_errmsg(db_);
+    sqlite3_close(db_);
+    throw unavailable("[store] cannot open '" + path + "': " + why);
+  }
+  try {
+    ::chmod(path.c_str(), 0600);
+    sqlite3_busy_timeout(db_, 5000);
+    run("PRAGMA journal_mode=WAL");
+    run("PRAGMA synchronous=FULL");
+    run("PRAGMA trusted_schema=OFF");
+    load();
+  } catch (...) {
+    sqlite3_close(db_);
+    throw;
+  }
+}
+
+Store::~Store() { sqlite3_close(db_); }
+
+void Store::run(const char* sql) const {
+  char* message = nullptr;
+  if (sqlite3_exec(db_, sql, nullptr, nullptr, &message) == SQLITE_OK) return;
+  const std::string why = message == nullptr ? sqlite3_errmsg(db_) : message;
+  sqlite3_free(message);
+  throw unavailable("[store] " + why);
+}
+
+void Store::load() {
+  Statement version(db_, "PRAGMA user_version", {});
+  const int found = version.row() ? std::stoi(version.text(0)) : 0;
+  if (found > kVersion) {
+    throw unavailable("[store] the data folder is of version " + std::to_string(found) +
+                      ", this program reads up to " + std::to_string(kVersion));
+  }
+  run(kTables);
+  run(("PRAGMA user_version=" + std::to_string(kVersion)).c_str());
+  for (Statement keys(db_, "SELECT hash, owner FROM keys", {}); keys.row();)
+    owners_[keys.text(0)] = keys.text(1);
+  for (Statement things(db_, "SELECT kind, entry FROM things", {}); things.row();) {
+    const std::string kind = things.text(0);
+    const Json e = parse_json(things.text(1), "store");
+    try {
+      if (kind == "session") {
+        sessions_[e.at("id")] = {
+            .id = e.at("id"), .owner = e.at("owner"), .info = e.at("info"), .created = e.at("created")};
+      } else if (kind == "model") {
+        models_[e.at("id")] = {.id = e.at("id"),
+                               .session = e.at("session"),
+                               .owner = e.at("owner"),
+                               .base_model = e.at("base_model"),
+                               .shape = shape_from_json(e.at("shape")),
+                               .user_metadata = e.at("user_metadata"),
+                               .created = e.at("created")};
+      } else if (kind == "sampler") {
+        samplers_[e.at("id")] = {.id = e.at("id"),
+                                 .session = e.at("session"),
+                                 .owner = e.at("owner"),
+                                 .base_model = e.at("base_model"),
+                                 .model_path = e.at("model_path"),
+                                 .folder = e.at("folder"),
+                                 .created = e.at("created")};
+      } else if (kind == "checkpoint") {
+        Checkpoint c{.run = e.at("run"),
+                     .kind = e.at("kind"),
+                     .name = e.at("name"),
+                     .owner = e.at("owner"),
+                     .folder = e.at("folder"),
+                     .base_model = e.at("base_model"),
+                     .shape = shape_from_json(e.at("shape")),
+                     .optimizer = e.at("optimizer"),
+                     .operation = e.at("operation"),
+                     .created = e.at("created")};
+        if (!e.at("expires").is_null()) c.expires = e.at("expires").get<double>();
+        checkpoints_[c.path()] = c;
+      }
+    } catch (const Json::exception&) {
+      throw unavailable("[store] an entry of kind '" + kind + "' is not as this program writes it");
+    }
+  }
+}
+
+// ---------------------------------------------------------------- keys
+
+std::optional<std::string> Store::owner_of_key(std::string_view key) const {
+  // Looking a hash up tells nothing of the key by its time.
+  const std::string hash = sha256_hex(key);
+  const std::lock_guard lock(mutex_);
+  const auto found = owners_.find(hash);
+  return found == owners_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string Store::add_key(std::string_view key) {
+  if (key.size() < 16) throw invalid_argument("[keys] a key needs at least 16 characters");
+  const std::string hash = sha256_hex(key), owner = "user-" + hash.substr(0, 16);
+  const std::lock_guard lock(mutex_);
+  Statement(db_, "INSERT OR IGNORE INTO keys VALUES(?, ?)", {hash, owner}).row();
+  return owners_[hash] = owner;
+}
+
+bool Store::has_keys() const {
+  const std::lock_guard lock(mutex_);
+  return !owners_.empty();
+}
+
+// ---------------------------------------------------------------- things
+
+namespace {
+constexpr const char* kPut = "INSERT OR REPLACE INTO things VALUES(?, ?, ?)";
+}
+
+void Store::put(const Session& session) {
+  const std::lock_guard lock(mutex_);
+  Statement(db_, kPut, {"session", session.id, to_json(session).dump()}).row();
+  sessions_[session.id] = session;
+}
+
+void Store::put(const ModelEntry& model) {
+  const std::lock_guard lock(mutex_);
+  Statement(db_, kPut, {"model", model.id, to_json(model).dump()}).row();
+  models_[model.id] = model;
+}
+
+void Store::put(const SamplerEntry& sampler) {
+  const std::lock_guard lock(mutex_);
+  Statement(db_, kPut, {"sampler", sampler.id, to_json(sampler).dump()}).row();
+  samplers_[sampler.id] = sampler;
+}
+
+void Store::put(const Checkpoint& checkpoint) {
+  const std::lock_guard lock(mutex_);
+  Statement(db_, kPut, {"checkpoint", checkpoint.path(), to_json(checkpoint).dump()}).row();
+  checkpoints_[checkpoint.path()] = checkpoint;
+}
+
+void Store::remove(const Checkpoint& checkpoint) {
+  const std::lock_guard lock(mutex_);
+  Statement(db_, "DELETE FROM things WHERE kind = 'checkpoint' AND id = ?", {checkpoint.path()}).row();
+  checkpoints_.erase(checkpoint.path());
+}
+
+namespace {
+template <class T>
+std::optional<T> owned(const std::map<std::string, T>& all, const std::string& id, const std::string& owner) {
+  const auto found = all.find(id);
+  if (found == all.end() || found->second.owner != owner) return std::nullopt;
+  return found->second;
+}
+}  // namespace
+
+std::optional<Session> Store::session(const std::string& id, const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  return owned(sessions_, id, owner);
+}
+
+std::optional<ModelEntry> Store::model(const std::string& id, const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  return owned(models_, id, owner);
+}
+
+std::optional<SamplerEntry> Store::sampler(const std::string& id, const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  return owned(samplers_, id, owner);
+}
+
+std::optional<Checkpoint> Store::checkpoint(const std::string& path, const std::string& owner,
+                                            double now) const {
+  const std::lock_guard lock(mutex_);
+  auto found = owned(checkpoints_, path, owner);
+  if (found && found->expires && *found->expires <= now) return std::nullopt;
+  return found;
+}
+
+std::vector<Checkpoint> Store::expired_checkpoints(double now) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Checkpoint> out;
+  for (const auto& [path, checkpoint] : checkpoints_) {
+    if (checkpoint.expires && *checkpoint.expires <= now) out.push_back(checkpoint);
+  }
+  return out;
+}
+
+bool Store::folder_in_use(const std::string& folder) const {
+  const std::lock_guard lock(mutex_);
+  const auto uses = [&](const auto& entry) { return entry.second.folder == folder; };
+  return std::ranges::any_of(checkpoints_, uses) || std::ranges::any_of(samplers_, uses);
+}
+
+}  // namespace twinkle::serve
