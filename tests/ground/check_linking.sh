@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_linking.sh BUILD DEPS: what the programs load. Exactly one OpenMP runtime, torch's own, beside libtorch; never
-# libtorch.so, libtorch_cuda.so or libtorch_python.so; nothing unresolved; and the `twinkle` program itself starts
-# without torch, which costs 0.3 s.
+# libtorch.so, libtorch_cuda.so or libtorch_python.so; nothing unresolved; and the programs `twinkle` and
+# `twinkle-server` themselves start without torch, which costs 0.3 s.
 set -euo pipefail
 build=$1 deps=$2
 bad=0 with_torch=0
@@ -19,7 +19,9 @@ for file in "$build"/lib/libtwinkle_*.so "$build"/bin/* "$build"/tests/*; do
 done
 [ $with_torch -gt 0 ] || complain "no program of $build loads libtorch: nothing was checked"
 
-loaded=$(LD_DEBUG=files "$build/bin/twinkle" --help 2>&1 >/dev/null | grep -oE 'file=[^ ]*(torch|c10|gomp)[^ ]*' | sort -u || true)
-[ -z "$loaded" ] || complain "twinkle --help loads $loaded"
+for program in twinkle twinkle-server; do
+  loaded=$(LD_DEBUG=files "$build/bin/$program" --help 2>&1 >/dev/null | grep -oE 'file=[^ ]*(torch|c10|gomp)[^ ]*' | sort -u || true)
+  [ -z "$loaded" ] || complain "$program --help loads $loaded"
+done
 [ $bad = 0 ] && echo "linking: $with_torch programs and libraries with torch, each with torch's libgomp only"
 exit $bad

@@ -1,0 +1,263 @@
+#include "twinkle/serve/http.h"
+
+#include <atomic>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "twinkle/core/error.h"
+
+namespace twinkle::serve {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+
+bool same_name(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) {
+           return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+         });
+}
+
+HttpReply plain_error(int status, const char* detail) {
+  return {.status = status, .body = std::string(R"({"detail":")") + detail + "\"}"};
+}
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (same_name(key, name)) return value;
+  }
+  return {};
+}
+
+struct HttpServer::Impl {
+  Impl(HttpOptions o, Gate g, Handler h)
+      : options(std::move(o)), gate(std::move(g)), handler(std::move(h)), context(options.threads) {}
+  void accept();
+
+  HttpOptions options;
+  Gate gate;
+  Handler handler;
+  std::atomic<int64_t> connections{0};
+  std::atomic<bool> stopping{false};
+  asio::io_context context;  // its connections use the above
+  tcp::acceptor acceptor{context};
+  std::vector<std::thread> threads;
+};
+
+namespace {
+
+// One connection; all of it runs on its strand.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const HttpOptions& options, const HttpServer::Gate& gate,
+             const HttpServer::Handler& handler, std::atomic<int64_t>& count)
+      : stream_(std::move(socket)), options_(options), gate_(gate), handler_(handler), count_(count) {
+    ++count_;
+  }
+  ~Connection() { --count_; }
+
+  void start() {
+    ErrorCode ignored;
+    stream_.socket().set_option(tcp::no_delay(true), ignored);
+    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read_head(); });
+  }
+  void refuse() {
+    ErrorCode ignored;
+    stream_.socket().set_option(tcp::no_delay(true), ignored);
+    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] {
+      self->keep_alive_ = false;
+      self->write(plain_error(503, "too many connections"));
+    });
+  }
+
+ private:
+  void read_head() {
+    parser_.emplace();
+    parser_->header_limit(static_cast<uint32_t>(options_.max_head));
+    parser_->body_limit(static_cast<uint64_t>(options_.max_body));
+    stream_.expires_after(first_ ? options_.head_timeout : options_.idle_timeout);
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](ErrorCode error, size_t) { self->head_read(error); });
+  }
+
+  void head_read(ErrorCode error) {
+    if (error == http::error::header_limit)
+      return answer_and_close(plain_error(431, "the headers are too large"));
+    if (error == http::error::body_limit) return answer_and_close(plain_error(413, "the body is too large"));
+    if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+        error != http::error::end_of_stream && error != http::error::partial_message)
+      return answer_and_close(plain_error(400, "this is not an HTTP request"));
+    if (error) return close();
+    first_ = false;
+    const auto& head = parser_->get();
+    request_ = {.method = std::string(head.method_string()), .target = std::string(head.target())};
+    for (const auto& field : head) request_.headers.emplace_back(field.name_string(), field.value());
+    keep_alive_ = head.keep_alive();
+    if (auto reply = gate_(request_)) return answer_and_close(std::move(*reply));
+    if (same_name(request_.header("expect"), "100-continue")) {
+      continue_.emplace(http::status::continue_, 11);
+      return http::async_write(stream_, *continue_, [self = shared_from_this()](ErrorCode failed, size_t) {
+        if (!failed) self->read_body();
+      });
+    }
+    read_body();
+  }
+
+  void read_body() {
+    stream_.expires_after(options_.body_timeout);
+    http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+      if (error == http::error::body_limit)
+        return self->answer_and_close(plain_error(413, "the body is too large"));
+      if (error) return self->close();
+      self->handle();
+    });
+  }
+
+  void handle() {
+    request_.body = std::move(parser_->get().body());
+    stream_.expires_never();
+    head_only_ = request_.method == "HEAD";
+    auto once = std::make_shared<std::atomic<bool>>(false);
+    handler_(std::move(request_), [self = shared_from_this(), once](HttpReply reply) {
+      if (once->exchange(true)) return;
+      asio::dispatch(self->stream_.get_executor(),
+                     [self, reply = std::move(reply)]() mutable { self->write(std::move(reply)); });
+    });
+  }
+
+  void answer_and_close(HttpReply reply) {
+    keep_alive_ = false;
+    write(std::move(reply));
+  }
+
+  void write(HttpReply reply) {
+    response_.emplace(static_cast<http::status>(reply.status), 11);
+    const bool empty = reply.status == 204;
+    if (!empty) response_->set(http::field::content_type, reply.content_type);
+    for (const auto& [name, value] : reply.headers) response_->set(name, value);
+    response_->keep_alive(keep_alive_);
+    if (!empty) {
+      response_->content_length(reply.body.size());
+      if (!head_only_) response_->body() = std::move(reply.body);
+    }
+    stream_.expires_after(options_.write_timeout);
+    http::async_write(stream_, *response_, [self = shared_from_this()](ErrorCode error, size_t) {
+      self->response_.reset();
+      if (error || !self->keep_alive_) return self->finish();
+      self->read_head();
+    });
+  }
+
+  // A client that still sends its body would lose the reply to a reset: a little of it is read and forgotten.
+  void finish() {
+    ErrorCode ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.expires_after(std::chrono::seconds(2));
+    drain(64);
+  }
+  void drain(int rounds) {
+    if (rounds == 0) return close();
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(64 << 10),
+                            [self = shared_from_this(), rounds](ErrorCode error, size_t) {
+                              if (error) return self->close();
+                              self->drain(rounds - 1);
+                            });
+  }
+
+  void close() {
+    ErrorCode ignored;
+    stream_.socket().close(ignored);
+  }
+
+  beast::tcp_stream stream_;
+  const HttpOptions& options_;
+  const HttpServer::Gate& gate_;
+  const HttpServer::Handler& handler_;
+  std::atomic<int64_t>& count_;
+  beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  std::optional<http::response<http::string_body>> response_;
+  std::optional<http::response<http::string_body>> continue_;
+  HttpRequest request_;
+  bool keep_alive_ = true, first_ = true, head_only_ = false;
+};
+
+}  // namespace
+
+HttpServer::HttpServer(HttpOptions options, Gate gate, Handler handler)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(gate), std::move(handler))) {
+  Impl& s = *impl_;
+  try {
+    const auto found = tcp::resolver(s.context).resolve(s.options.host, std::to_string(s.options.port),
+                                                        tcp::resolver::passive);
+    const tcp::endpoint endpoint = *found.begin();
+    s.acceptor.open(endpoint.protocol());
+    s.acceptor.set_option(asio::socket_base::reuse_address(true));
+    s.acceptor.bind(endpoint);
+    s.acceptor.listen(4096);
+  } catch (const boost::system::system_error& e) {
+    throw unavailable("[serve] cannot listen on " + s.options.host + ":" + std::to_string(s.options.port) +
+                      ": " + e.code().message());
+  }
+}
+
+void HttpServer::start() {
+  Impl& s = *impl_;
+  s.accept();
+  for (int i = 0; i < s.options.threads; ++i) s.threads.emplace_back([&s] { s.context.run(); });
+}
+
+void HttpServer::Impl::accept() {
+  acceptor.async_accept(asio::make_strand(context), [this](ErrorCode error, tcp::socket socket) {
+    if (stopping) return;
+    if (!error) {
+      const bool full = connections >= options.max_connections;
+      const auto connection =
+          std::make_shared<Connection>(std::move(socket), options, gate, handler, connections);
+      full ? connection->refuse() : connection->start();
+      return accept();
+    }
+    // Out of descriptors: a moment later some may be free.
+    auto timer = std::make_shared<asio::steady_timer>(context, std::chrono::milliseconds(50));
+    timer->async_wait([this, timer](ErrorCode) {
+      if (!stopping) accept();
+    });
+  });
+}
+
+HttpServer::~HttpServer() { stop(); }
+
+void HttpServer::stop() {
+  if (impl_->stopping.exchange(true)) return;
+  impl_->context.stop();
+  for (auto& thread : impl_->threads) thread.join();
+}
+
+int HttpServer::port() const { return impl_->acceptor.local_endpoint().port(); }
+
+void HttpServer::after(std::chrono::milliseconds delay, std::function<void()> fn) {
+  auto timer = std::make_shared<asio::steady_timer>(impl_->context, delay);
+  timer->async_wait([timer, fn = std::move(fn)](ErrorCode error) {
+    if (!error) fn();
+  });
+}
+
+}  // namespace twinkle::serve

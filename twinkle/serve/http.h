@@ -1,0 +1,70 @@
+// An HTTP/1.1 server, in the shape the APIs need: a gate that looks at the head of a request before its body
+// is read, a handler that may answer later from any thread, and timers. The library behind it (Boost.Beast)
+// shows in http.cpp only.
+//
+// Bounded before work is done: heads, bodies, open connections, and the time a head, a body or a slow reader
+// may take. A reply is one write, without Nagle's delay.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace twinkle::serve {
+
+struct HttpRequest {
+  std::string method, target;  // target: path and query, as sent
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  /// The first header of that name, whatever its case; "" when there is none.
+  std::string_view header(std::string_view name) const;
+  /// The target up to '?'.
+  std::string_view path() const { return std::string_view(target).substr(0, target.find('?')); }
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 0;  // 0: any
+  int threads = 2;
+  int64_t max_body = 256 << 20;
+  int64_t max_head = 32 << 10;
+  int64_t max_connections = 10000;
+  std::chrono::seconds head_timeout{30}, body_timeout{120}, idle_timeout{120}, write_timeout{60};
+};
+
+class HttpServer {
+ public:
+  using Respond = std::function<void(HttpReply)>;  // once, from any thread
+  /// Called with the head alone; a reply ends the request there.
+  using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
+  using Handler = std::function<void(HttpRequest, Respond)>;
+
+  /// Binds the address: unavailable when it can not. Nothing is read before start().
+  HttpServer(HttpOptions options, Gate gate, Handler handler);
+  /// Stops. Whoever holds a Respond must have let go of it.
+  ~HttpServer();
+  void start();
+  int port() const;
+  /// Runs `fn` on a thread of the server.
+  void after(std::chrono::milliseconds delay, std::function<void()> fn);
+  /// Ends the threads; nothing is called any more.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace twinkle::serve

@@ -1,0 +1,142 @@
+#include "twinkle/serve/server.h"
+
+#include <openssl/rand.h>
+
+#include <array>
+
+#include "twinkle/core/files.h"
+
+namespace twinkle::serve {
+namespace {
+
+// A server that was killed a moment ago may not be quite gone.
+FolderLock lock_folder(const std::string& folder) {
+  make_directories(folder);
+  for (int tries = 0;; ++tries) {
+    try {
+      return FolderLock(folder);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kConflict || tries == 50) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+}
+
+std::string make_key() {
+  std::array<unsigned char, 24> bytes;
+  if (RAND_bytes(bytes.data(), bytes.size()) != 1) throw internal_error("[serve] no random numbers");
+  std::string key = "tml-";
+  for (const unsigned char b : bytes) {
+    key.push_back("0123456789abcdef"[b >> 4]);
+    key.push_back("0123456789abcdef"[b & 15]);
+  }
+  return key;
+}
+
+bool is_health(std::string_view path) {
+  return path == "/healthz" || path == "/api/v1/healthz" || path == "/readyz" || path == "/api/v1/readyz";
+}
+
+// "host:port" and "http://host:port" without scheme and port.
+std::string_view host_part(std::string_view text) {
+  if (const size_t scheme = text.find("://"); scheme != std::string_view::npos)
+    text.remove_prefix(scheme + 3);
+  if (text.starts_with('[')) return text.substr(0, text.find(']') + 1);
+  return text.substr(0, text.find(':'));
+}
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host.starts_with("127.") || host == "[::1]" || host == "::1";
+}
+
+HttpReply refusal(int status, const char* detail) {
+  return {.status = status, .body = Json{{"detail", detail}}.dump()};
+}
+
+}  // namespace
+
+Server::Server(ServerOptions options, MakeEngine make_engine)
+    : options_(std::move(options)),
+      lock_(lock_folder(options_.data_dir)),
+      store_(options_.data_dir + "/store.db") {
+  for (const auto& key : options_.api_keys) store_.add_key(key);
+  if (!store_.has_keys()) {
+    new_key_ = make_key();
+    store_.add_key(new_key_);
+  }
+  options_.core.data_dir = options_.data_dir;
+  core_ = std::make_unique<Core>(options_.core, store_);
+  tinker_ = std::make_unique<TinkerApi>(*core_, store_, options_.tinker,
+                                        [this](std::chrono::milliseconds delay, std::function<void()> fn) {
+                                          http_->after(delay, std::move(fn));
+                                        });
+  http_ = std::make_unique<HttpServer>(
+      options_.http, [this](const HttpRequest& request) { return gate(request); },
+      [this](const HttpRequest& request, HttpServer::Respond respond) {
+        handle(request, std::move(respond));
+      });
+  http_->start();
+  loader_ = std::thread([this, make_engine = std::move(make_engine)] {
+    try {
+      core_->start(make_engine());
+    } catch (const std::exception& e) {
+      const std::lock_guard lock(error_mutex_);
+      engine_error_ = e.what();
+    }
+  });
+}
+
+Server::~Server() {
+  http_->stop();
+  loader_.join();
+  core_.reset();
+}
+
+std::string Server::engine_error() const {
+  const std::lock_guard lock(error_mutex_);
+  return engine_error_;
+}
+
+std::optional<std::string> Server::owner_of(const HttpRequest& request) const {
+  std::string_view key = request.header("x-api-key");
+  if (key.empty()) {
+    key = request.header("authorization");
+    if (!key.starts_with("Bearer ")) return std::nullopt;
+    key.remove_prefix(7);
+  }
+  return store_.owner_of_key(key);
+}
+
+std::optional<HttpReply> Server::gate(const HttpRequest& request) const {
+  const std::string_view host = host_part(request.header("host"));
+  if (is_loopback(options_.http.host) && !is_loopback(host))
+    return refusal(403, "this server is for its own machine: the Host header must name it");
+  if (const auto origin = request.header("origin"); !origin.empty() && host_part(origin) != host)
+    return refusal(403, "pages of another origin can not use this server");
+  if (is_health(request.path())) return std::nullopt;
+  if (!owner_of(request)) return refusal(401, "Unable to validate credential");
+  switch (tinker_->refusal(request)) {
+    case 404:
+      return refusal(404, "there is no such route");
+    case 405:
+      return refusal(405, "this route does not take that method");
+    default:
+      return std::nullopt;
+  }
+}
+
+HttpReply Server::health(std::string_view path) const {
+  if (path.ends_with("healthz")) return {.body = R"({"status":"ok"})"};
+  if (ready()) return {.body = R"({"status":"ready"})"};
+  return {.status = 503, .body = R"({"status":"loading"})"};
+}
+
+void Server::handle(const HttpRequest& request, HttpServer::Respond respond) {
+  if (is_health(request.path())) return respond(health(request.path()));
+  // The gate was passed with this very key; it may have been taken back since.
+  const auto owner = owner_of(request);
+  if (!owner) return respond(refusal(401, "Unable to validate credential"));
+  tinker_->handle(request, *owner, std::move(respond));
+}
+
+}  // namespace twinkle::serve

@@ -1,0 +1,65 @@
+// The server: store, core, API and HTTP put together. It answers /api/v1/healthz at once and accepts
+// operations while the engine is still being loaded; /readyz says when they are carried out.
+//
+// Every request but those two needs a key, which is looked at before the body is read and before the path is.
+// On a loopback address only loopback names are accepted as Host, and pages of other origins are refused, so
+// that no web page can use a server on the reader's machine.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "twinkle/core/files.h"
+#include "twinkle/serve/core.h"
+#include "twinkle/serve/http.h"
+#include "twinkle/serve/tinker_api.h"
+
+namespace twinkle::serve {
+
+struct ServerOptions {
+  std::string data_dir;
+  HttpOptions http;
+  CoreOptions core;  // data_dir is set from above
+  TinkerOptions tinker;
+  std::vector<std::string> api_keys;  // made known at the start
+};
+
+class Server {
+ public:
+  using MakeEngine = std::function<std::unique_ptr<Engine>()>;
+  /// Opens the data folder (conflict when another server has it) and listens; the engine is made on a thread
+  /// of its own.
+  Server(ServerOptions options, MakeEngine make_engine);
+  /// Stops listening, ends the pass under way, snapshots what it can.
+  ~Server();
+  int port() const { return http_->port(); }
+  bool ready() const { return core_->started(); }
+  /// Why the engine could not be made, "" while nothing is wrong.
+  std::string engine_error() const;
+  /// A key that was made because there was none, "" otherwise. It is kept nowhere.
+  const std::string& new_key() const { return new_key_; }
+  Store& store() { return store_; }
+  Core& core() { return *core_; }
+
+ private:
+  std::optional<HttpReply> gate(const HttpRequest& request) const;
+  void handle(const HttpRequest& request, HttpServer::Respond respond);
+  std::optional<std::string> owner_of(const HttpRequest& request) const;
+  HttpReply health(std::string_view path) const;
+
+  ServerOptions options_;
+  FolderLock lock_;
+  Store store_;
+  std::string new_key_;
+  std::unique_ptr<HttpServer> http_;  // outlives the core, whose waiters hold replies
+  std::unique_ptr<Core> core_;
+  std::unique_ptr<TinkerApi> tinker_;
+  mutable std::mutex error_mutex_;
+  std::string engine_error_;
+  std::thread loader_;
+};
+
+}  // namespace twinkle::serve

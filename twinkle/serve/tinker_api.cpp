@@ -1,0 +1,539 @@
+#include "twinkle/serve/tinker_api.h"
+
+#include <openssl/rand.h>
+
+#include "twinkle/serve/tinker_wire.h"
+#include "twinkle/serve/zstd_body.h"
+
+namespace twinkle::serve {
+namespace {
+
+using namespace tinker;  // NOLINT(google-build-using-namespace): this file is that layer
+
+constexpr std::string_view kPrefix = "/api/v1/";
+constexpr int kJsonDepth = 64;
+constexpr int64_t kMostBody = int64_t{256} << 20;  // unpacked
+constexpr int64_t kMostSeq = int64_t{1} << 62;
+
+HttpReply json_reply(const Json& value, int status = 200) { return {.status = status, .body = value.dump()}; }
+HttpReply no_content() { return {.status = 204}; }
+HttpReply error_reply(int status, const std::string& detail) {
+  return json_reply({{"detail", detail}}, status);
+}
+
+HttpReply reply_of(const Error& error) {
+  switch (error.kind()) {
+    case ErrorKind::kInvalidArgument:
+      return error_reply(400, error.what());
+    case ErrorKind::kNotFound:
+      return error_reply(404, error.what());
+    case ErrorKind::kConflict:
+      return error_reply(400, error.what());
+    case ErrorKind::kExhausted: {
+      HttpReply reply = error_reply(429, error.what());
+      reply.headers.emplace_back("retry-after", "1");
+      return reply;
+    }
+    default:
+      std::fprintf(stderr, "request failed: %s\n", error.what());
+      return error_reply(503, "the server can not do this now");
+  }
+}
+
+std::string random_name(const char* prefix) {
+  std::array<unsigned char, 16> bytes;
+  if (RAND_bytes(bytes.data(), bytes.size()) != 1) throw internal_error("[serve] no random numbers");
+  std::string out = prefix;
+  for (const unsigned char b : bytes) {
+    out.push_back("0123456789abcdef"[b >> 4]);
+    out.push_back("0123456789abcdef"[b & 15]);
+  }
+  return out;
+}
+
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof(seed)) != 1)
+    throw internal_error("[serve] no random numbers");
+  return seed >> 1;
+}
+
+// Names of checkpoints never become paths, yet they are kept plain.
+void check_name(const std::string& name) {
+  const bool plain = !name.empty() && name.size() <= 128 && name.front() != '.' &&
+                     std::ranges::all_of(name, [](unsigned char c) {
+                       return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+                     });
+  if (!plain)
+    throw invalid_argument(
+        "[save] a checkpoint's name has 1 to 128 letters, digits, '.', '_' and '-', got '" +
+        name.substr(0, 128) + "'");
+}
+
+// The error of `work`, to be told through the operation's future.
+template <class Work>
+std::string refusal_of(Work&& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    return e.what();
+  } catch (const Json::exception&) {
+    return "the request is not as the API describes it";
+  }
+  return "";
+}
+
+}  // namespace
+
+TinkerApi::TinkerApi(Core& core, Store& store, TinkerOptions options, After after)
+    : core_(core), store_(store), options_(std::move(options)), after_(std::move(after)) {}
+
+// ---------------------------------------------------------------- routes
+
+TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
+  // '*' stands for one part of the path.
+  struct Entry {
+    const char *method, *path;
+    Route route;
+  };
+  static const Entry entries[] = {{"POST", "client/config", &TinkerApi::client_config},
+                                  {"POST", "client/dynamic_config", &TinkerApi::dynamic_config},
+                                  {"GET", "get_server_capabilities", &TinkerApi::capabilities},
+                                  {"POST", "create_session", &TinkerApi::create_session},
+                                  {"POST", "session_heartbeat", &TinkerApi::session_heartbeat},
+                                  {"POST", "sessions/*/finish", &TinkerApi::finish_session},
+                                  {"POST", "telemetry", &TinkerApi::telemetry},
+                                  {"POST", "create_model", &TinkerApi::create_model},
+                                  {"POST", "get_info", &TinkerApi::get_info},
+                                  {"POST", "forward_backward", &TinkerApi::forward_backward},
+                                  {"POST", "forward", &TinkerApi::forward},
+                                  {"POST", "optim_step", &TinkerApi::optim_step},
+                                  {"POST", "save_weights", &TinkerApi::save_weights},
+                                  {"POST", "save_weights_for_sampler", &TinkerApi::save_weights_for_sampler},
+                                  {"POST", "load_weights", &TinkerApi::load_weights},
+                                  {"POST", "weights_info", &TinkerApi::weights_info},
+                                  {"POST", "create_sampling_session", &TinkerApi::create_sampling_session},
+                                  {"GET", "samplers/*", &TinkerApi::get_sampler},
+                                  {"POST", "asample", &TinkerApi::asample},
+                                  {"POST", "retrieve_future", &TinkerApi::retrieve_future}};
+  Found found;
+  std::string_view path = request.path();
+  if (!path.starts_with(kPrefix)) return found;
+  path.remove_prefix(kPrefix.size());
+  for (const Entry& entry : entries) {
+    const std::string_view pattern = entry.path;
+    std::string argument;
+    if (const size_t star = pattern.find('*'); star != std::string_view::npos) {
+      const std::string_view tail = pattern.substr(star + 1);
+      if (path.size() <= star + tail.size() || !path.starts_with(pattern.substr(0, star)) ||
+          !path.ends_with(tail))
+        continue;
+      argument = path.substr(star, path.size() - star - tail.size());
+      if (argument.find('/') != std::string::npos) continue;
+    } else if (path != pattern) {
+      continue;
+    }
+    if (request.method != entry.method) {
+      found.wrong_method = true;
+      continue;
+    }
+    return {entry.route, argument, false};
+  }
+  return found;
+}
+
+int TinkerApi::refusal(const HttpRequest& request) const {
+  const Found found = find_route(request);
+  if (found.route != nullptr) return 0;
+  return found.wrong_method ? 405 : 404;
+}
+
+void TinkerApi::handle(const HttpRequest& request, const std::string& owner, HttpServer::Respond respond) {
+  const Found found = find_route(request);
+  Call call{.request = request, .owner = owner, .argument = found.argument, .respond = respond};
+  try {
+    std::string body = request.body;
+    const std::string_view encoding = request.header("content-encoding");
+    if (encoding == "zstd") {
+      try {
+        body = unpack_zstd(body, kMostBody);
+      } catch (const Error& e) {
+        if (e.kind() == ErrorKind::kExhausted) return respond(error_reply(413, e.what()));
+        throw;
+      }
+    } else if (!encoding.empty() && encoding != "identity") {
+      return respond(error_reply(415, "content-encoding must be zstd or identity"));
+    }
+    if (request.header("content-type").starts_with("application/x-protobuf")) {
+      call.proto = std::move(body);
+    } else if (!body.empty()) {
+      call.body = parse_json(body, "body", kJsonDepth);
+      if (!call.body.is_object()) throw invalid_argument("the body must be an object");
+    }
+    (this->*found.route)(call);
+  } catch (const Error& e) {
+    respond(reply_of(e));
+  } catch (const Json::exception&) {
+    respond(error_reply(400, "the request is not as the API describes it"));
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "request failed: %s\n", e.what());
+    respond(error_reply(500, "the server failed; its own log says why"));
+  }
+}
+
+// ---------------------------------------------------------------- start
+
+void TinkerApi::client_config(Call& call) {
+  // Chunks one after the other: a client then survives whatever becomes of one of them.
+  call.respond(json_reply({{"pjwt_auth_enabled", false},
+                           {"use_pyqwest_transport", false},
+                           {"parallel_fwdbwd_chunks", false},
+                           {"proto_compress_fwdbwd", true},
+                           {"sample_use_retrieve_futures", false},
+                           {"sample_join_sampling_session", false},
+                           {"custom_loss_server_side", false},
+                           {"create_model_via_load_weights", false}}));
+}
+
+void TinkerApi::dynamic_config(Call& call) {
+  call.respond(json_reply({{"refresh_interval_sec", 300}, {"sample_cancel_enabled", false}}));
+}
+
+void TinkerApi::capabilities(Call& call) {
+  Json model = {{"model_name", options_.model_names.front()}, {"trainable", true}, {"sampleable", true}};
+  if (core_.started()) model["max_context_length"] = core_.engine_info().context;
+  call.respond(json_reply({{"supported_models", Json::array({model})}}));
+}
+
+void TinkerApi::create_session(Call& call) {
+  Json info = Json::object();
+  for (const char* key : {"tags", "user_metadata", "sdk_version", "project_id", "display_name"}) {
+    if (const Json* value = find(call.body, key)) info[key] = *value;
+  }
+  if (info.dump().size() > 64 << 10) throw invalid_argument("[session] what it says of itself is too long");
+  const Session session{
+      .id = random_name("session-"), .owner = call.owner, .info = info, .created = core_.now()};
+  store_.put(session);
+  call.respond(json_reply({{"type", "create_session"}, {"session_id", session.id}}));
+}
+
+Session TinkerApi::need_session(const Call& call) {
+  const auto session = store_.session(need_text(call.body, "session_id"), call.owner);
+  if (!session) throw not_found("there is no such session");
+  return *session;
+}
+
+void TinkerApi::session_heartbeat(Call& call) {
+  need_session(call);
+  call.respond(json_reply({{"type", "session_heartbeat"}}));
+}
+
+void TinkerApi::finish_session(Call& call) { call.respond(no_content()); }
+
+void TinkerApi::telemetry(Call& call) { call.respond(json_reply({{"status", "accepted"}})); }
+
+// ---------------------------------------------------------------- submitting
+
+void TinkerApi::submit(Call& call, Operation op, Json reply) {
+  op.owner = call.owner;
+  core_.submit(std::move(op), [respond = call.respond, reply = std::move(reply)](
+                                  const std::variant<std::string, Error>& answer) mutable {
+    if (const auto* error = std::get_if<Error>(&answer)) return respond(reply_of(*error));
+    reply["request_id"] = std::get<std::string>(answer);
+    respond(json_reply(reply));
+  });
+}
+
+bool TinkerApi::is_base_model(const std::string& name) const {
+  return std::ranges::find(options_.model_names, name) != options_.model_names.end();
+}
+
+// Of a model that the caller owns.
+Operation TinkerApi::model_operation(Call& call, OpKind kind) {
+  const std::string model = need_text(call.body, "model_id");
+  if (!store_.model(model, call.owner)) throw not_found("there is no such model");
+  return {.kind = kind, .target = model, .seq = seq_of(call.body)};
+}
+
+void TinkerApi::create_model(Call& call) {
+  const Session session = need_session(call);
+  const int64_t number = int_or(call.body, "model_seq_id", -1, 0, INT32_MAX);
+  if (number < 0) throw invalid_argument("'model_seq_id' is missing");
+  ModelEntry model{.id = session.id + ":train:" + std::to_string(number),
+                   .session = session.id,
+                   .owner = call.owner,
+                   .base_model = text_or(call.body, "base_model", ""),
+                   .created = core_.now()};
+  Operation op{.kind = OpKind::kCreateModel, .target = model.id, .seq = 0};
+  op.refused = refusal_of([&] {
+    if (!is_base_model(model.base_model)) {
+      throw invalid_argument("[create_model] base_model '" + model.base_model +
+                             "' is not here; this server has '" + options_.model_names.front() + "'");
+    }
+    if (const Json* optimizer = find(call.body, "optimizer_config");
+        optimizer != nullptr && text_or(*optimizer, "type", "") != "adamw")
+      throw invalid_argument("[create_model] this server's optimizer is adamw");
+    const Json* lora = find(call.body, "lora_config");
+    if (lora == nullptr)
+      throw invalid_argument("[create_model] this server trains LoRA adapters: lora_config is missing");
+    model.shape.rank = int_or(*lora, "rank", 32, 1, 4096);
+    model.shape.seed = random_seed();
+    if (find(*lora, "seed") != nullptr)
+      model.shape.seed = static_cast<uint64_t>(int_or(*lora, "seed", 0, INT64_MIN, INT64_MAX));
+    model.shape.attention = bool_or(*lora, "train_attn", true);
+    model.shape.mlp = bool_or(*lora, "train_mlp", true);
+    model.shape.unembedding = bool_or(*lora, "train_unembed", true);
+    if (!model.shape.attention && !model.shape.mlp && !model.shape.unembedding)
+      throw invalid_argument("[create_model] one of train_attn, train_mlp, train_unembed must be true");
+    if (const Json* metadata = find(call.body, "user_metadata")) model.user_metadata = *metadata;
+  });
+  // Sent again, the model is what it was at first.
+  if (const auto known = store_.model(model.id, call.owner)) {
+    model = *known;
+  } else {
+    store_.put(model);
+  }
+  op.args = {{"rank", model.shape.rank},
+             {"seed", model.shape.seed},
+             {"attention", model.shape.attention},
+             {"mlp", model.shape.mlp},
+             {"unembedding", model.shape.unembedding}};
+  submit(call, std::move(op), {{"model_id", model.id}});
+}
+
+void TinkerApi::get_info(Call& call) {
+  const auto model = store_.model(need_text(call.body, "model_id"), call.owner);
+  if (!model) throw not_found("there is no such model");
+  Json data = {{"model_name", model->base_model}};
+  if (!options_.tokenizer_id.empty()) data["tokenizer_id"] = options_.tokenizer_id;
+  call.respond(json_reply({{"type", "get_info"},
+                           {"model_data", data},
+                           {"model_id", model->id},
+                           {"is_lora", true},
+                           {"lora_rank", model->shape.rank},
+                           {"model_name", model->base_model}}));
+}
+
+void TinkerApi::training_call(Call& call, const char* json_key) {
+  const bool proto = !call.proto.empty();
+  const CallHead head = proto ? call_head(std::string_view(call.proto)) : call_head(call.body);
+  if (!store_.model(head.model_id, call.owner)) throw not_found("there is no such model");
+  Operation op{.kind = OpKind::kCall,
+               .target = head.model_id,
+               .seq = head.seq_id,
+               .forward_only = head.forward_only || std::string_view(json_key) == "forward_input"};
+  op.refused = refusal_of([&] {
+    op.body = encode(proto ? parse_call(std::string_view(call.proto)) : parse_call(call.body, json_key));
+  });
+  submit(call, std::move(op), {{"model_id", head.model_id}});
+}
+
+void TinkerApi::forward_backward(Call& call) { training_call(call, "forward_backward_input"); }
+void TinkerApi::forward(Call& call) { training_call(call, "forward_input"); }
+
+void TinkerApi::optim_step(Call& call) {
+  Operation op = model_operation(call, OpKind::kOptimStep);
+  op.refused = refusal_of([&] { op.args = parse_adam(call.body); });
+  const std::string model = op.target;
+  submit(call, std::move(op), {{"model_id", model}});
+}
+
+// ---------------------------------------------------------------- saving and loading
+
+void TinkerApi::save_weights(Call& call) {
+  Operation op = model_operation(call, OpKind::kSaveWeights);
+  op.refused = refusal_of([&] {
+    const std::string name = text_or(call.body, "path", random_name("weights-"));
+    check_name(name);
+    const int64_t ttl = int_or(call.body, "ttl_seconds", 0, 1, INT32_MAX);
+    op.args = {{"kind", "weights"},
+               {"name", name},
+               {"overwrite", bool_or(call.body, "overwrite", false)},
+               {"ttl_seconds", ttl > 0 ? Json(ttl) : Json(nullptr)}};
+  });
+  submit(call, std::move(op));
+}
+
+void TinkerApi::save_weights_for_sampler(Call& call) {
+  const bool named = find(call.body, "path") != nullptr;
+  Operation op = model_operation(call, named ? OpKind::kSaveWeights : OpKind::kSaveForSampler);
+  op.refused = refusal_of([&] {
+    if (!named) {
+      const int64_t number = int_or(call.body, "sampling_session_seq_id", -1, 0, INT32_MAX);
+      if (number < 0) throw invalid_argument("[save] needs 'path' or 'sampling_session_seq_id'");
+      const auto model = store_.model(op.target, call.owner);
+      op.args = {{"sampler", model->session + ":sample:" + std::to_string(number)}};
+      return;
+    }
+    const std::string name = need_text(call.body, "path");
+    check_name(name);
+    const int64_t ttl = int_or(call.body, "ttl_seconds", 0, 1, INT32_MAX);
+    op.args = {{"kind", "sampler_weights"},
+               {"name", name},
+               {"overwrite", false},
+               {"ttl_seconds", ttl > 0 ? Json(ttl) : Json(nullptr)}};
+  });
+  submit(call, std::move(op));
+}
+
+void TinkerApi::load_weights(Call& call) {
+  Operation op;
+  Json reply;
+  if (find(call.body, "model_id") != nullptr) {
+    op = model_operation(call, OpKind::kLoadWeights);
+  } else {
+    // A new model from a checkpoint, whose shape it takes.
+    const Session session = need_session(call);
+    const int64_t number = int_or(call.body, "model_seq_id", -1, 0, INT32_MAX);
+    if (number < 0) throw invalid_argument("'model_seq_id' is missing");
+    ModelEntry model{.id = session.id + ":train:" + std::to_string(number),
+                     .session = session.id,
+                     .owner = call.owner,
+                     .created = core_.now()};
+    op = {.kind = OpKind::kLoadWeights, .target = model.id, .seq = 0};
+    if (const auto checkpoint = store_.checkpoint(text_or(call.body, "path", ""), call.owner, core_.now())) {
+      model.shape = checkpoint->shape;
+      model.base_model = checkpoint->base_model;
+    }
+    if (const Json* metadata = find(call.body, "user_metadata")) model.user_metadata = *metadata;
+    if (!store_.model(model.id, call.owner)) store_.put(model);
+  }
+  reply["model_id"] = op.target;
+  op.refused = refusal_of([&] {
+    if (find(call.body, "weights_access_token") != nullptr)
+      throw invalid_argument("[load] weights of another account can not be loaded on this server");
+    op.args = {{"path", need_text(call.body, "path")}, {"optimizer", bool_or(call.body, "optimizer", false)}};
+  });
+  submit(call, std::move(op), reply);
+}
+
+void TinkerApi::weights_info(Call& call) {
+  const auto checkpoint = store_.checkpoint(need_text(call.body, "tinker_path"), call.owner, core_.now());
+  if (!checkpoint) throw not_found("there is no such checkpoint");
+  const LoraShape& shape = checkpoint->shape;
+  call.respond(json_reply({{"base_model", checkpoint->base_model},
+                           {"is_lora", true},
+                           {"lora_rank", shape.rank},
+                           {"train_unembed", shape.unembedding},
+                           {"train_mlp", shape.mlp},
+                           {"train_attn", shape.attention}}));
+}
+
+// ---------------------------------------------------------------- sampling
+
+void TinkerApi::create_sampling_session(Call& call) {
+  const Session session = need_session(call);
+  const int64_t number = int_or(call.body, "sampling_session_seq_id", -1, 0, INT32_MAX);
+  if (number < 0) throw invalid_argument("'sampling_session_seq_id' is missing");
+  SamplerEntry sampler{.id = session.id + ":sample:" + std::to_string(number),
+                       .session = session.id,
+                       .owner = call.owner,
+                       .base_model = text_or(call.body, "base_model", ""),
+                       .model_path = text_or(call.body, "model_path", ""),
+                       .created = core_.now()};
+  if (!store_.sampler(sampler.id, call.owner)) {
+    if (!sampler.base_model.empty() && !is_base_model(sampler.base_model))
+      throw not_found("base_model '" + sampler.base_model + "' is not here; this server has '" +
+                      options_.model_names.front() + "'");
+    if (!sampler.model_path.empty()) {
+      const auto checkpoint = store_.checkpoint(sampler.model_path, call.owner, core_.now());
+      if (!checkpoint) throw not_found("there is no such checkpoint");
+      sampler.folder = checkpoint->folder;
+      sampler.base_model = checkpoint->base_model;
+    } else if (sampler.base_model.empty()) {
+      throw invalid_argument("needs 'base_model' or 'model_path'");
+    }
+    store_.put(sampler);
+  }
+  call.respond(json_reply({{"type", "create_sampling_session"}, {"sampling_session_id", sampler.id}}));
+}
+
+void TinkerApi::get_sampler(Call& call) {
+  const auto sampler = store_.sampler(call.argument, call.owner);
+  if (!sampler) throw not_found("there is no such sampler");
+  Json reply = {{"sampler_id", sampler->id}, {"base_model", sampler->base_model}};
+  if (!sampler->model_path.empty()) reply["model_path"] = sampler->model_path;
+  call.respond(json_reply(reply));
+}
+
+void TinkerApi::asample(Call& call) {
+  const auto sampler = store_.sampler(need_text(call.body, "sampling_session_id"), call.owner);
+  if (!sampler) throw not_found("there is no such sampling session");
+  Operation op{
+      .kind = OpKind::kSample, .target = sampler->id, .seq = int_or(call.body, "seq_id", -1, 0, kMostSeq)};
+  int64_t count = 1;
+  op.refused = refusal_of([&] {
+    count = int_or(call.body, "num_samples", 1, 1, 1024);
+    SampleCall sample = parse_sample(call.body);
+    sample.weights = sampler->folder;
+    sample.tenant = call.owner;
+    const Json* params = find(call.body, "sampling_params");
+    if (params == nullptr || find(*params, "seed") == nullptr) sample.seed = random_seed();
+    op.body = encode(sample);
+  });
+  // The same names however often it is sent.
+  Json names = Json::array();
+  for (int64_t i = 0; i < count; ++i)
+    names.push_back(sampler->id + ":" + (op.seq < 0 ? random_name("") : std::to_string(op.seq)) + ":" +
+                    std::to_string(i));
+  submit(call, std::move(op), {{"sample_sequence_ids", names}});
+}
+
+// ---------------------------------------------------------------- results
+
+namespace {
+
+HttpReply render(const Core::Outcome& outcome, bool wants_proto) {
+  using State = Core::Outcome::State;
+  if (outcome.state == State::kMissing) return error_reply(404, "there is no such request");
+  if (outcome.state == State::kExpired) {
+    // A sample may be asked for again; what trained a model must not be.
+    if (outcome.kind == OpKind::kSample) return error_reply(410, "the answer is no longer kept");
+    return json_reply({{"error", "the result is no longer kept"}, {"category", "server"}});
+  }
+  const Result& result = *outcome.result;
+  switch (result.kind) {
+    case Result::Kind::kUserError:
+      return json_reply({{"error", result.bytes}, {"category", "user"}});
+    case Result::Kind::kServerError:
+      return json_reply({{"error", result.bytes}, {"category", "server"}});
+    case Result::Kind::kCall: {
+      const CallResult call = decode_call_result(result.bytes);
+      if (!wants_proto) return {.body = call_to_json(call)};
+      return {.body = call_to_proto(call), .content_type = "application/x-protobuf"};
+    }
+    case Result::Kind::kSample: {
+      const SampleDone done = decode_sample_result(result.bytes);
+      if (!wants_proto) return {.body = sample_to_json(done)};
+      return {.body = sample_to_proto(done), .content_type = "application/x-protobuf"};
+    }
+    case Result::Kind::kJson:
+      break;
+  }
+  if (outcome.kind != OpKind::kCreateModel) return {.body = result.bytes};
+  Json value = parse_json(result.bytes, "result");
+  value["type"] = "create_model";
+  return json_reply(value);
+}
+
+}  // namespace
+
+void TinkerApi::retrieve_future(Call& call) {
+  const std::string id = need_text(call.body, "request_id");
+  const bool proto = call.request.header("accept").find("application/x-protobuf") != std::string_view::npos;
+  const uint64_t waiter = core_.wait(
+      id, call.owner,
+      [respond = call.respond, proto](const Core::Outcome& outcome) { respond(render(outcome, proto)); });
+  if (waiter == 0) return;
+  after_(options_.poll, [this, id, waiter, respond = call.respond] {
+    if (!core_.stop_waiting(id, waiter)) return;
+    Json pending = {{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}};
+    if (!core_.started()) {
+      pending["queue_state"] = "paused_capacity";
+      pending["queue_state_reason"] = "the model is being loaded";
+    }
+    respond(json_reply(pending, 408));
+  });
+}
+
+}  // namespace twinkle::serve
