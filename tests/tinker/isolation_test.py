@@ -1,0 +1,177 @@
+"""Plain requests, without the SDK: who may see what, what is refused before any work, and what is carried out once.
+isolation_test.py BUILD"""
+
+import http.client
+import sys
+
+from server_process import KEY_ANN, KEY_BOB, Server, stories
+
+API = "/api/v1/"
+
+
+def post(server, route, body, key=KEY_ANN, **kw):
+    return server.request("POST", API + route, body, key, **kw)
+
+
+def result(server, request_id, key=KEY_ANN):
+    for _ in range(20):
+        status, reply = post(server, "retrieve_future", {"request_id": request_id}, key)
+        if status != 408:
+            return status, reply
+    raise AssertionError("no result")
+
+
+def call_body(model, seq, tokens):
+    return {"model_id": model, "seq_id": seq, "forward_backward_input": {"loss_fn": "cross_entropy", "data": [
+        {"model_input": {"chunks": [{"tokens": tokens}]},
+         "loss_fn_inputs": {"target_tokens": {"data": tokens, "dtype": "int64"}}}]}}
+
+
+class Ann:
+    """One of everything, of Ann."""
+
+    def __init__(self, server):
+        self.session = post(server, "create_session", {"tags": []})[1]["session_id"]
+        reply = post(server, "create_model", {"session_id": self.session, "model_seq_id": 0, "base_model": stories(),
+                                              "lora_config": {"rank": 4, "seed": 1}})[1]
+        self.model = reply["model_id"]
+        self.request = reply["request_id"]
+        assert result(server, self.request)[1]["model_id"] == self.model
+        saved = post(server, "save_weights", {"model_id": self.model, "seq_id": 1, "path": "x"})[1]
+        self.path = result(server, saved["request_id"])[1]["path"]
+        self.sampler = post(server, "create_sampling_session", {
+            "session_id": self.session, "sampling_session_seq_id": 0, "model_path": self.path})[1]["sampling_session_id"]
+
+
+def routes(ann):
+    """Every route with a body that is Ann's, and what a stranger with a good key is answered. 200: the route has
+    nothing of anybody's; 204: it says so for any session."""
+    model, session = {"model_id": ann.model}, {"session_id": ann.session}
+    return [
+        ("POST", "client/config", {}, 200),
+        ("POST", "client/dynamic_config", {}, 200),
+        ("GET", "get_server_capabilities", None, 200),
+        ("POST", "create_session", {}, 200),
+        ("POST", "session_heartbeat", session, 404),
+        ("POST", f"sessions/{ann.session}/finish", {}, 204),
+        ("POST", "telemetry", {}, 200),
+        ("POST", "create_model", {**session, "model_seq_id": 5, "base_model": stories(), "lora_config": {}}, 404),
+        ("POST", "get_info", model, 404),
+        ("POST", "forward_backward", call_body(ann.model, 50, [1, 2]), 404),
+        ("POST", "forward", {**model, "seq_id": 51, "forward_input": {}}, 404),
+        ("POST", "optim_step", {**model, "seq_id": 52}, 404),
+        ("POST", "save_weights", {**model, "seq_id": 53, "path": "stolen"}, 404),
+        ("POST", "save_weights_for_sampler", {**model, "seq_id": 54, "path": "stolen"}, 404),
+        ("POST", "load_weights", {**model, "seq_id": 55, "path": ann.path}, 404),
+        ("POST", "load_weights", {**session, "model_seq_id": 6, "path": ann.path}, 404),
+        ("POST", "weights_info", {"tinker_path": ann.path}, 404),
+        ("POST", "create_sampling_session", {**session, "sampling_session_seq_id": 9, "model_path": ann.path}, 404),
+        ("GET", f"samplers/{ann.sampler}", None, 404),
+        ("POST", "asample", {"sampling_session_id": ann.sampler, "seq_id": 0, "prompt": {"chunks": []}}, 404),
+        ("POST", "retrieve_future", {"request_id": ann.request}, 404),
+    ]
+
+
+def test_every_route_asks_whose_it_is(server):
+    ann = Ann(server)
+    listing = routes(ann)
+    for method, route, body, stranger in listing:
+        for key, expected in ((None, 401), ("tml-wrong-0123456789abc", 401), (KEY_BOB, stranger)):
+            status, reply = server.request(method, API + route, body, key)
+            assert status == expected, (route, key, status, reply)
+            if status >= 400:
+                assert "detail" in reply and ann.path not in str(reply) and server.folder not in str(reply), reply
+    # Nothing that Bob tried took a number of Ann's or left anything behind.
+    reply = post(server, "forward_backward", call_body(ann.model, 2, [1, 2, 3]))[1]
+    assert "loss:sum" in result(server, reply["request_id"])[1]["metrics"]
+    reply = post(server, "load_weights", {"session_id": ann.session, "model_seq_id": 6, "path": ann.path})[1]
+    assert result(server, reply["request_id"])[1]["model_id"] == f"{ann.session}:train:6"
+
+
+def test_a_foreign_checkpoint_is_as_one_that_is_not(server):
+    ann = Ann(server)
+    session = post(server, "create_session", {}, KEY_BOB)[1]["session_id"]
+    replies = []
+    for path in (ann.path, ann.path + "-not"):
+        reply = post(server, "create_sampling_session",
+                     {"session_id": session, "sampling_session_seq_id": 0, "model_path": path}, KEY_BOB)
+        future = post(server, "load_weights", {"session_id": session, "model_seq_id": len(replies), "path": path},
+                      KEY_BOB)[1]
+        outcome = result(server, future["request_id"], KEY_BOB)[1]
+        replies.append((reply, outcome["error"].replace(path, "PATH"), outcome["category"]))
+    assert replies[0] == replies[1], replies
+
+
+def test_refused_before_any_work(server):
+    assert server.request("GET", API + "healthz", key=None) == (200, {"status": "ok"})
+    assert post(server, "no/such/route", {})[0] == 404
+    assert server.request("GET", API + "create_session")[0] == 405
+    assert post(server, "create_session", b"{")[0] == 400
+    assert post(server, "create_session", b"[" * 100000)[0] == 400
+    assert post(server, "create_session", b"[]")[0] == 400
+    assert post(server, "create_session", {}, headers={"Host": "evil.example"})[0] == 403
+    assert post(server, "create_session", {}, headers={"Origin": "http://evil.example"})[0] == 403
+    assert post(server, "create_session", {}, headers={"X-Long": "x" * 70000})[0] in (400, 431)
+    assert post(server, "create_session", b"", headers={"Content-Encoding": "gzip"})[0] == 415
+    assert post(server, "forward_backward", b"\x0a", headers={"Content-Type": "application/x-protobuf"})[0] == 400
+    # A body that is said to be too large is answered before it is sent.
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.putrequest("POST", API + "create_session")
+    connection.putheader("X-API-Key", KEY_ANN)
+    connection.putheader("Content-Length", str(10 ** 12))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+
+
+def test_sent_again_is_carried_out_once(server):
+    ann = Ann(server)
+    body = call_body(ann.model, 2, [1, 5, 9])
+    ids = {post(server, "forward_backward", body)[1]["request_id"] for _ in range(5)}
+    assert len(ids) == 1
+    first = result(server, *ids)
+    assert first == result(server, *ids)
+    step = {"model_id": ann.model, "seq_id": 3, "adam_params": {"learning_rate": 0.01}}
+    steps = {post(server, "optim_step", step)[1]["request_id"] for _ in range(5)}
+    assert len(steps) == 1
+    assert result(server, *steps)[1]["metrics"]["step"] == 1.0
+    # A step without gradients says so; a wrong one does not stop what comes behind.
+    assert result(server, post(server, "optim_step", {**step, "seq_id": 4})[1]["request_id"])[1]["category"] == "user"
+    wrong = {"model_id": ann.model, "seq_id": 5, "adam_params": {"beta1": 1.0}}
+    assert "beta1" in result(server, post(server, "optim_step", wrong)[1]["request_id"])[1]["error"]
+    for seq, tokens in enumerate(([1, -1], [1, 512], [1, 2 ** 31 - 1], [1, 2 ** 40], []), 6):
+        reply = post(server, "forward_backward", call_body(ann.model, seq, tokens))[1]
+        assert result(server, reply["request_id"])[1]["category"] == "user", tokens
+    reply = post(server, "forward_backward", call_body(ann.model, 60, [1, 2]))[1]
+    assert "metrics" in result(server, reply["request_id"])[1]
+
+
+def test_restart_keeps_results(server):
+    ann = Ann(server)
+    reply = post(server, "forward_backward", call_body(ann.model, 2, [1, 5, 9]))[1]
+    before = result(server, reply["request_id"])
+    server.kill()
+    server.start()
+    assert result(server, reply["request_id"]) == before
+    assert result(server, reply["request_id"], KEY_BOB)[0] == 404
+
+
+def main():
+    server = Server(sys.argv[1])
+    failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test(server)
+            print(f"[ok] {name}", flush=True)
+        except Exception:  # every test is to be seen
+            import traceback
+            traceback.print_exc()
+            print(f"[FAILED] {name}", flush=True)
+            failed += 1
+    server.stop()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

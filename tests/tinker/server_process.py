@@ -1,0 +1,78 @@
+"""A twinkle-server of its own for a test: started on a free port, killed and started again at will."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KEY_ANN, KEY_BOB = "tml-ann-0123456789abcdef", "tml-bob-0123456789abcdef"
+
+
+def missing(what):
+    """Leaves the test out, or fails it where nothing may be left out."""
+    print(f"missing: {what}")
+    sys.exit(1 if os.environ.get("TWINKLE_TEST_REQUIRE") else 0)
+
+
+def stories():
+    data = pathlib.Path(os.environ.get("TWINKLE_TEST_DATA", ROOT.parent / "shared/data"))
+    model = data / "models/stories260k/hf"
+    if not model.exists():
+        missing(f"{model} (test data; TWINKLE_TEST_DATA says where it is)")
+    return str(model)
+
+
+class Server:
+    def __init__(self, build, data=None, options=()):
+        self.program = str(pathlib.Path(build) / "bin/twinkle-server")
+        self.folder = data or tempfile.mkdtemp(prefix="twinkle-server-")
+        self.options = list(options)
+        self.port = 0
+        self.process = None
+        self.start()
+
+    def start(self):
+        """The same port at every start, so that a client finds it again."""
+        if self.port == 0:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+        command = [self.program, "launch", "--json", "--model-id", stories(), "--data-dir", self.folder,
+                   "--port", str(self.port), "--api-key", KEY_ANN, "--api-key", KEY_BOB, *self.options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
+        first = json.loads(self.process.stdout.readline())
+        assert first["event"] == "listening", first
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+
+    def request(self, method, path, body=None, key=KEY_ANN, headers=None):
+        """(status, parsed reply) of a plain request."""
+        all_headers = {"Content-Type": "application/json", **({"X-API-Key": key} if key else {}), **(headers or {})}
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, all_headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                text = reply.read()
+                return reply.status, json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            return error.code, json.loads(text) if text else None
