@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,9 +102,16 @@ def run(page):
                 os.symlink(entry, os.path.join(scratch, entry.name))
         os.symlink(os.environ.get("TWINKLE_DEPS", ROOT / ".deps"), os.path.join(scratch, ".deps"))
         trap = f"trap 'echo \"{name}: the block at line $at failed at: $BASH_COMMAND\"' ERR\n"
-        done = subprocess.run(["bash", "-c", trap + "\n".join(script)], cwd=scratch, stdin=subprocess.DEVNULL,
-                              env={**os.environ, "TWINKLE_INSIDE_TEST": "1"})
-    return done.returncode
+        # A group of its own: a server that the page started ends with the page, also where a command fails.
+        shell = subprocess.Popen(["bash", "-c", trap + "\n".join(script)], cwd=scratch, stdin=subprocess.DEVNULL,
+                                 env={**os.environ, "TWINKLE_INSIDE_TEST": "1"}, start_new_session=True)
+        try:
+            return shell.wait()
+        finally:
+            try:
+                os.killpg(shell.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
 
 if __name__ == "__main__":
