@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+from bad_network import BadNetwork
 from server_process import KEY_ANN, KEY_BOB, Server, missing, stories
 
 try:
@@ -271,6 +272,27 @@ def test_kill_and_restart(server):
 
     calm, storm = run("calm", False), run("storm", True)
     assert storm == calm, "a run with kills differs"
+
+
+def test_bad_network(server):
+    """Replies lost or cut off, requests sent twice at once or again later: each is carried out once."""
+    def run(url, name):
+        service = tinker.ServiceClient(base_url=url, api_key=KEY_ANN)
+        training = there(service.create_lora_training_client(base_model=stories(), rank=4, seed=5))
+        losses = train(training, 41, 20)
+        sampling = there(training.save_weights_and_get_sampling_client())
+        params = tinker.SamplingParams(max_tokens=6, seed=2)
+        prompt = tinker.ModelInput.from_ints([1, 20, 30])
+        answers = [sampling.sample(prompt, 2, params) for _ in range(10)]
+        tokens = [[list(s.tokens) for s in answer.result().sequences] for answer in answers]
+        path = training.save_state(name).result().path
+        return losses, tokens, weights(server, path)
+
+    network = BadNetwork(server.port, seed=3)
+    rough = run(network.url, "rough")
+    network.stop()
+    assert min(network.met.values()) > 0, network.met
+    assert rough == run(server.url, "smooth"), "a run over a bad network differs"
 
 
 def main():
