@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/file_errors.h"
 #include "twinkle/core/files.h"
 #include "twinkle/kernels/device.h"
 #include "twinkle/kernels/isa.h"
@@ -65,6 +67,9 @@ void check_adapter_folder(const ParsedArgs& args, const std::string& option, con
   if (!is_directory(path))
     throw invalid_argument(where + "'" + path +
                            "' is a file; give the folder it is in, with adapter_config.json");
+  std::error_code code;
+  const std::filesystem::directory_iterator readable(path, code);
+  if (code) throw file_error(where + "cannot read the folder '" + path + "'", code.value());
   if (const auto found = list_checkpoints(path); !found.empty())
     throw not_found(where + "'" + path + "' is the folder of a run; give a checkpoint in it, such as '" +
                     found.back() + "'");
