@@ -81,9 +81,9 @@ def main():
             if real.exists():
                 ranks = ranks_of(real)
             else:  # the encoding's own rules over Llama's ranks, cut or filled up to as many as it has
-                end, taken = ENDS[name[:4]], set(special.values())
-                ranks = {token: rank for token, rank in llama3.items() if rank < end and rank not in taken}
-                for rank in range(len(llama3), end):
+                limit, taken = ENDS[name[:4]], set(special.values())
+                ranks = {token: rank for token, rank in llama3.items() if rank < limit and rank not in taken}
+                for rank in range(len(llama3), limit):
                     if rank not in taken:
                         ranks[b"\xfe\xff%d" % rank] = rank
                 path = folder / f"{name}.tiktoken"
