@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/json.h"
@@ -154,6 +155,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool seen_metadata_ = false;
 };
 
+std::string place_of(std::string_view where) { return "[safetensors] '" + std::string(where) + "': "; }
+
 std::string shape_text(const std::vector<uint64_t>& shape) {
   std::string out = "[";
   for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
@@ -203,6 +206,8 @@ int64_t SafeTensor::num_elements() const {
   return n;
 }
 
+int64_t SafeTensor::num_bytes() const { return num_elements() * safetensors_dtype_bytes(dtype); }
+
 int64_t safetensors_dtype_bytes(std::string_view dtype) {
   static const std::map<std::string, int64_t, std::less<>> kBytes = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
@@ -219,42 +224,40 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
   return parsed;
 }
 
-SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::string_view where) {
-  HeaderEvents events("[safetensors] '" + std::string(where) + "': ");
-  if (bytes.size() < 8) {
-    throw events.error("the file has " + std::to_string(bytes.size()) + " bytes, too few for a header");
-  }
-  uint64_t header_bytes;
-  std::memcpy(&header_bytes, bytes.data(), 8);
+void check_safetensors_header_bytes(uint64_t header_bytes, uint64_t file_bytes, std::string_view where) {
+  const HeaderEvents events(place_of(where));
   if (header_bytes > kMaxHeaderBytes) {
     throw events.error("the header claims " + std::to_string(header_bytes) + " bytes; the limit is " +
                        std::to_string(kMaxHeaderBytes));
   }
-  if (header_bytes > bytes.size() - 8) {
+  if (header_bytes > file_bytes - 8) {
     throw events.error("the header claims " + std::to_string(header_bytes) + " bytes, the file has " +
-                       std::to_string(bytes.size() - 8) +
+                       std::to_string(file_bytes - 8) +
                        " after its length; it is truncated or not a safetensors file");
   }
-  const char* text = reinterpret_cast<const char*>(bytes.data()) + 8;
-  if (header_bytes == 0 || text[0] != '{') throw events.error("the header does not begin with '{'");
-  nlohmann::json::sax_parse(text, text + header_bytes, &events);
+}
 
-  const auto data = bytes.subspan(8 + header_bytes);
-  SafetensorsFile out;
-  out.metadata_ = std::move(events.metadata);
+SafetensorsHeader parse_safetensors_header(std::string_view header, uint64_t data_bytes,
+                                           std::string_view where) {
+  HeaderEvents events(place_of(where));
+  if (header.empty() || header[0] != '{') throw events.error("the header does not begin with '{'");
+  nlohmann::json::sax_parse(header, &events);
+
+  SafetensorsHeader out;
+  out.metadata = std::move(events.metadata);
   struct Placed {
     const Entry* entry;
     SafeTensor tensor;
   };
   std::vector<Placed> placed;
   placed.reserve(events.entries.size());
-  for (const auto& entry : events.entries)
-    placed.push_back({&entry, check_entry(events, entry, data.size())});
+  for (const auto& entry : events.entries) placed.push_back({&entry, check_entry(events, entry, data_bytes)});
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
     if (*a.entry->offsets != *b.entry->offsets) return *a.entry->offsets < *b.entry->offsets;
     return a.entry->name < b.entry->name;
   });
   uint64_t at = 0;
+  std::set<std::string_view> names;
   for (size_t i = 0; i < placed.size(); ++i) {
     const auto& entry = *placed[i].entry;
     const uint64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
@@ -266,20 +269,38 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::st
                          " of the data belong to no tensor (before '" + entry.name + "')");
     }
     at = end;
-    placed[i].tensor.data = data.subspan(begin, end - begin);
-    if (!out.index_.emplace(entry.name, i).second)
-      throw events.error("tensor '" + entry.name + "' appears twice");
-    out.tensors_.push_back(std::move(placed[i].tensor));
+    if (!names.insert(entry.name).second) throw events.error("tensor '" + entry.name + "' appears twice");
+    out.tensors.push_back(std::move(placed[i].tensor));
   }
-  if (at != data.size()) {
-    throw events.error(std::to_string(data.size() - at) + " bytes follow the last tensor");
+  if (at != data_bytes) throw events.error(std::to_string(data_bytes - at) + " bytes follow the last tensor");
+  return out;
+}
+
+SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::string_view where) {
+  if (bytes.size() < 8) {
+    throw invalid_argument(place_of(where) + "the file has " + std::to_string(bytes.size()) +
+                           " bytes, too few for a header");
+  }
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, bytes.data(), 8);
+  check_safetensors_header_bytes(header_bytes, bytes.size(), where);
+  auto data = bytes.subspan(8 + header_bytes);
+  SafetensorsFile out;
+  out.header_ = parse_safetensors_header({reinterpret_cast<const char*>(bytes.data()) + 8, header_bytes},
+                                         data.size(), where);
+  for (size_t i = 0; i < out.header_.tensors.size(); ++i) {
+    SafeTensor& tensor = out.header_.tensors[i];
+    const auto size = static_cast<size_t>(tensor.num_bytes());
+    tensor.data = data.first(size);
+    data = data.subspan(size);
+    out.index_.emplace(tensor.name, i);
   }
   return out;
 }
 
 const SafeTensor* SafetensorsFile::find(std::string_view name) const {
   const auto it = index_.find(name);
-  return it == index_.end() ? nullptr : &tensors_[it->second];
+  return it == index_.end() ? nullptr : &header_.tensors[it->second];
 }
 
 }  // namespace twinkle

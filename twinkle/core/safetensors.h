@@ -20,23 +20,33 @@ struct SafeTensor {
   std::vector<int64_t> shape;
   std::span<const std::byte> data;
   int64_t num_elements() const;
+  int64_t num_bytes() const;
 };
 
 int64_t safetensors_dtype_bytes(std::string_view dtype);  // 0: unknown
+
+/// What a header says. The tensors tile the data in this order; their `data` is empty.
+struct SafetensorsHeader {
+  std::vector<SafeTensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
+/// Refuses a length that a header can not have in a file of so many bytes.
+void check_safetensors_header_bytes(uint64_t header_bytes, uint64_t file_bytes, std::string_view where);
+SafetensorsHeader parse_safetensors_header(std::string_view header, uint64_t data_bytes,
+                                           std::string_view where);
 
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::string& path);
   static SafetensorsFile parse(std::span<const std::byte> bytes, std::string_view where);
-  const std::vector<SafeTensor>& tensors() const { return tensors_; }  // by offset
+  const std::vector<SafeTensor>& tensors() const { return header_.tensors; }  // by offset
   const SafeTensor* find(std::string_view name) const;
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
  private:
   MappedFile file_;
-  std::vector<SafeTensor> tensors_;
+  SafetensorsHeader header_;
   std::map<std::string, size_t, std::less<>> index_;
-  std::map<std::string, std::string> metadata_;
 };
 
 /// One tensor to write: fill(byte_offset, out) gives a piece of its bytes. Pieces come in order, from the
@@ -47,9 +57,18 @@ struct TensorToWrite {
   std::function<void(int64_t byte_offset, std::span<std::byte> out)> fill;
 };
 
+/// How the file of these tensors lies; it points into the list.
+struct SafetensorsPlan {
+  std::string head;                         // all bytes before the data
+  std::vector<const TensorToWrite*> order;  // the reference writer's: widest dtype first, then by name
+  std::vector<int64_t> sizes;               // bytes of each
+  int64_t total_bytes = 0;                  // of the file
+};
+SafetensorsPlan plan_safetensors(const std::vector<TensorToWrite>& tensors,
+                                 const std::map<std::string, std::string>& metadata);
+
 /// Writes a file at the disk's speed (large aligned pieces, no page-cache pile-up), fsyncs it; the caller
-/// renames. Tensors lie in the reference writer's order (widest dtype first, then by name), whatever order
-/// they are given in. exhausted when the disk is full. The file is removed on failure.
+/// renames. exhausted when the disk is full. The file is removed on failure.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata);
 

@@ -220,46 +220,53 @@ int dtype_rank(const std::string& dtype) {
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::vector<const TensorToWrite*> order;
+SafetensorsPlan plan_safetensors(const std::vector<TensorToWrite>& tensors,
+                                 const std::map<std::string, std::string>& metadata) {
+  SafetensorsPlan plan;
   std::set<std::string_view> names;
   for (const auto& tensor : tensors) {
     TW_CHECK(safetensors_dtype_bytes(tensor.dtype) > 0, "unknown dtype " + tensor.dtype);
     TW_CHECK(tensor.name != "__metadata__" && names.insert(tensor.name).second, "tensor name " + tensor.name);
-    order.push_back(&tensor);
+    plan.order.push_back(&tensor);
   }
-  std::sort(order.begin(), order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
+  std::sort(plan.order.begin(), plan.order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
     const int rank_a = dtype_rank(a->dtype), rank_b = dtype_rank(b->dtype);
     return rank_a != rank_b ? rank_a > rank_b : a->name < b->name;
   });
 
   std::string header = "{";
   if (!metadata.empty()) header += "\"__metadata__\":" + Json(metadata).dump() + ",";
-  std::vector<int64_t> sizes;
   int64_t at = 0;
-  for (const auto* tensor : order) {
+  for (const auto* tensor : plan.order) {
     int64_t bytes = safetensors_dtype_bytes(tensor->dtype);
     for (const int64_t size : tensor->shape) bytes *= size;
     header += Json(tensor->name).dump() + ":{\"dtype\":\"" + tensor->dtype +
               "\",\"shape\":" + Json(tensor->shape).dump() + ",\"data_offsets\":[" + std::to_string(at) +
               "," + std::to_string(at + bytes) + "]},";
     at += bytes;
-    sizes.push_back(bytes);
+    plan.sizes.push_back(bytes);
   }
   if (header.back() == ',') header.pop_back();
   header += '}';
   header.resize((header.size() + 7) / 8 * 8, ' ');
 
   const uint64_t header_bytes = header.size();
-  Sink sink(path, static_cast<int64_t>(8 + header_bytes) + at);
-  sink.append({reinterpret_cast<const char*>(&header_bytes), 8});
-  sink.append(header);
-  for (size_t i = 0; i < order.size(); ++i) {
-    for (int64_t done = 0; done < sizes[i];) {
+  plan.head.assign(reinterpret_cast<const char*>(&header_bytes), 8);
+  plan.head += header;
+  plan.total_bytes = static_cast<int64_t>(plan.head.size()) + at;
+  return plan;
+}
+
+void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  const SafetensorsPlan plan = plan_safetensors(tensors, metadata);
+  Sink sink(path, plan.total_bytes);
+  sink.append(plan.head);
+  for (size_t i = 0; i < plan.order.size(); ++i) {
+    for (int64_t done = 0; done < plan.sizes[i];) {
       const auto room = sink.room();
-      const size_t n = std::min(room.size(), static_cast<size_t>(sizes[i] - done));
-      order[i]->fill(done, room.first(n));
+      const size_t n = std::min(room.size(), static_cast<size_t>(plan.sizes[i] - done));
+      plan.order[i]->fill(done, room.first(n));
       sink.advance(n);
       done += static_cast<int64_t>(n);
     }
