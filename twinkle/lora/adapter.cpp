@@ -255,13 +255,17 @@ std::unique_ptr<Adapter> Adapter::load(const CausalLM& model, const std::string&
     throw not_found("[lora] '" + directory + "' has no adapter_model.safetensors");
   }
   check_weights_as_written(directory);
+  return read(model, read_json_file(config_path), SafetensorsFile::open(path), path);
+}
+
+std::unique_ptr<Adapter> Adapter::read(const CausalLM& model, const Json& config, const SafetensorsFile& file,
+                                       const std::string& path) {
   auto out = std::make_unique<Adapter>();
-  out->config_ = expand_all_linear(lora_config_from_json(read_json_file(config_path), config_path),
-                                   adaptable_names(model));
+  const std::string config_path = (fs::path(path).parent_path() / "adapter_config.json").string();
+  out->config_ = expand_all_linear(lora_config_from_json(config, config_path), adaptable_names(model));
   out->lay_out(model, false);
   out->save_whole(model);
 
-  const SafetensorsFile file = SafetensorsFile::open(path);
   std::vector<std::string> missing, misshapen, unexpected;
   std::set<std::string> known;
   size_t matched = 0;
@@ -323,7 +327,7 @@ std::unique_ptr<Adapter> Adapter::load(const CausalLM& model, const std::string&
   return out;
 }
 
-void Adapter::save(const std::string& directory) const {
+std::vector<TensorToWrite> Adapter::to_write() const {
   std::vector<TensorToWrite> tensors;
   const auto add = [&](const std::string& name, const at::Tensor& value) {
     tensors.push_back({name, "F32", value.sizes().vec(), [value](int64_t offset, std::span<std::byte> out) {
@@ -337,7 +341,11 @@ void Adapter::save(const std::string& directory) const {
     add(b_name(module), module.slot.b_Nr.cpu().contiguous());
   }
   for (const auto& [name, parameter] : saved_modules_) add(kPrefix + name + ".weight", plain_of(parameter));
-  write_safetensors((fs::path(directory) / "adapter_model.safetensors").string(), tensors,
+  return tensors;
+}
+
+void Adapter::save(const std::string& directory) const {
+  write_safetensors((fs::path(directory) / "adapter_model.safetensors").string(), to_write(),
                     {{"format", "pt"}});
   write_file_atomic((fs::path(directory) / "adapter_config.json").string(),
                     lora_config_to_json(config_).dump(2));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "twinkle/core/safetensors.h"
 #include "twinkle/model/causal_lm.h"
 
 namespace twinkle {
@@ -56,8 +57,13 @@ class Adapter {
   /// Reads PEFT files. Tensors missing, unexpected, of the wrong shape for this base or not finite are
   /// invalid_argument by name, as are files of a checkpoint that are not what was written.
   static std::unique_ptr<Adapter> load(const CausalLM& model, const std::string& directory);
+  /// The same of what such files hold; `where` names them in errors.
+  static std::unique_ptr<Adapter> read(const CausalLM& model, const Json& config, const SafetensorsFile& file,
+                                       const std::string& where);
   /// Writes PEFT files into an existing directory (not atomic by itself: see write_checkpoint).
   void save(const std::string& directory) const;
+  /// The tensors of the file, which follow the adapter's values while they are on the CPU.
+  std::vector<TensorToWrite> to_write() const;
 
   const LoraConfig& config() const { return config_; }
   /// Of the dropout; PEFT's files hold none.
@@ -126,6 +132,12 @@ nn::LoraBinding bind_adapters(const CausalLM& model, std::span<const AdapterUse>
 /// A binding for a batch whose sequences all use `adapter` (training: with its dropout).
 nn::LoraBinding bind_adapter(const CausalLM& model, Adapter& adapter, const PackedBatch& batch,
                              bool training);
+
+/// invalid_argument when the adapter changes an embedding that is the head as well.
+void check_mergeable(const CausalLM& model, const Adapter& adapter);
+/// A weight of the model as it is with the adapter merged into it; the weight itself, shared, where the
+/// adapter does not touch it.
+Parameter merged_weight(const Adapter& adapter, const Parameter& weight);
 
 /// W += scale B A for every module, and back. Merging into bf16/fp16 storage rounds; unmerge restores the
 /// very bits from the kept originals. invalid_argument when the adapter changes a tied embedding or head.

@@ -2,7 +2,7 @@
 // type; the originals are kept, so that unmerging gives back the very bits.
 #include <ATen/ops/matmul.h>
 
-#include <map>
+#include <set>
 
 #include "twinkle/core/error.h"
 #include "twinkle/lora/adapter.h"
@@ -42,47 +42,67 @@ ops::PackedMatrix added(const ops::PackedMatrix& weight, const at::Tensor& delta
                                   });
 }
 
+bool is_weight_of(const Parameter& weight, const std::string& module) {
+  constexpr std::string_view kWeight = ".weight";
+  return weight.name.size() == module.size() + kWeight.size() && weight.name.starts_with(module) &&
+         weight.name.ends_with(kWeight);
+}
+
 }  // namespace
 
-MergedAdapter::MergedAdapter(CausalLM& model, const Adapter& adapter) : impl_(std::make_unique<Impl>()) {
-  std::map<std::string, Parameter*> weights;
-  for (auto& parameter : model.parameters()) weights[parameter.name] = &parameter;
-  const auto weight = [&](const std::string& module) {
-    // One matrix serves as embedding and head; a change of one would change the other.
-    if (model.config().tie_word_embeddings && (module == "lm_head" || module == "model.embed_tokens")) {
-      throw invalid_argument(
-          "[merge] the adapter changes '" + module +
-          "', which this model shares between embedding and head; it can only be used unmerged");
-    }
-    const auto it = weights.find(module + ".weight");
-    TW_CHECK(it != weights.end(), "no weight for module " + module);
-    return it->second;
+void check_mergeable(const CausalLM& model, const Adapter& adapter) {
+  // One matrix serves as embedding and head; a change of one would change the other.
+  const auto check = [&](const std::string& module) {
+    if (!model.config().tie_word_embeddings || (module != "lm_head" && module != "model.embed_tokens"))
+      return;
+    throw invalid_argument(
+        "[merge] the adapter changes '" + module +
+        "', which this model shares between embedding and head; it can only be used unmerged");
   };
-  for (const auto& module : adapter.modules()) weight(module.name);
-  auto saved = const_cast<Adapter&>(adapter).saved_modules();  // handles; only read
-  for (const auto& [name, parameter] : saved) weight(name);
+  for (const auto& module : adapter.modules()) check(module.name);
+  for (const auto& [name, parameter] : adapter.saved_modules()) check(name);
+}
 
-  try {
-    for (const auto& module : adapter.modules()) {
-      Parameter* target = weight(module.name);
-      impl_->originals.push_back({target, target->matrix, target->vector});
-      at::Tensor delta = at::matmul(module.slot.b_Nr, module.slot.a_rK).mul_(module.slot.scale);
-      if (module.linear < 0) delta = delta.t();  // [hidden, vocab] -> [vocab, hidden]
-      target->matrix = added(target->matrix, delta);
+Parameter merged_weight(const Adapter& adapter, const Parameter& weight) {
+  Parameter out;
+  out.name = weight.name;
+  out.matrix = weight.matrix;
+  out.vector = weight.vector;
+  for (const auto& module : adapter.modules()) {
+    if (!is_weight_of(weight, module.name)) continue;
+    at::Tensor delta = at::matmul(module.slot.b_Nr, module.slot.a_rK).mul_(module.slot.scale);
+    if (module.linear < 0) delta = delta.t();  // [hidden, vocab] -> [vocab, hidden]
+    out.matrix = added(out.matrix, delta);
+  }
+  for (const auto& [name, parameter] : adapter.saved_modules()) {
+    if (!is_weight_of(weight, name)) continue;
+    if (out.is_matrix()) {
+      out.matrix = ops::PackedMatrix::pack(parameter.matrix.unpack(), weight.matrix.dtype());
+    } else {
+      out.vector = parameter.vector.clone();
     }
-    for (const auto& [name, parameter] : saved) {
-      Parameter* target = weight(name);
-      impl_->originals.push_back({target, target->matrix, target->vector});
-      if (target->is_matrix()) {
-        target->matrix = ops::PackedMatrix::pack(parameter.matrix.unpack(), target->matrix.dtype());
-      } else {
-        target->vector = parameter.vector.clone();
-      }
+  }
+  return out;
+}
+
+MergedAdapter::MergedAdapter(CausalLM& model, const Adapter& adapter) : impl_(std::make_unique<Impl>()) {
+  check_mergeable(model, adapter);
+  std::set<std::string> touched;
+  for (const auto& module : adapter.modules()) touched.insert(module.name + ".weight");
+  for (const auto& [name, parameter] : adapter.saved_modules()) touched.insert(name + ".weight");
+  try {
+    for (auto& weight : model.parameters()) {
+      if (!touched.contains(weight.name)) continue;
+      const Parameter merged = merged_weight(adapter, weight);
+      impl_->originals.push_back({&weight, weight.matrix, weight.vector});
+      weight.matrix = merged.matrix;
+      weight.vector = merged.vector;
     }
   } catch (...) {
     impl_->restore();
     throw;
   }
+  TW_CHECK(impl_->originals.size() == touched.size(), "every module has a weight");
 }
 
 MergedAdapter::~MergedAdapter() { unmerge(); }

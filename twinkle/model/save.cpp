@@ -150,6 +150,10 @@ Json generation_config(const ModelConfig& config) {
 
 }  // namespace
 
+TensorToWrite weight_to_write(const Parameter& parameter) {
+  return to_write(parameter, file_type(parameter.is_matrix() ? parameter.matrix.dtype() : at::kFloat));
+}
+
 void save_model(const CausalLM& model, const std::string& directory, const SaveOptions& options) {
   const FileType type = choose_type(model, options.dtype);
   if (options.max_shard_bytes < 1) throw invalid_argument("[save] max_shard_bytes: must be >= 1");

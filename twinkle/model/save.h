@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "twinkle/core/safetensors.h"
 #include "twinkle/model/causal_lm.h"
 
 namespace twinkle {
@@ -16,5 +17,8 @@ struct SaveOptions {
 /// transformers.AutoModelForCausalLM.from_pretrained loads it. Tied heads are stored once. invalid_argument
 /// naming the tensor when a number is not finite as the file has it.
 void save_model(const CausalLM& model, const std::string& directory, const SaveOptions& options = {});
+
+/// One weight as it would be written, in the type it has in memory. It must live until it is.
+TensorToWrite weight_to_write(const Parameter& parameter);
 
 }  // namespace twinkle

@@ -1,6 +1,8 @@
 #include "twinkle/sample/engine.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/rng.h"
@@ -195,7 +197,7 @@ void EngineState::loop() {
     {
       std::unique_lock lock(mutex);
       wake.wait(lock, [&] {
-        return more || stopping || !arrived.empty() || !cancelled.empty() || !commands.empty();
+        return more || stopping || (!arrived.empty() && !draining) || !cancelled.empty() || !commands.empty();
       });
       if (stopping) return;
     }
@@ -238,12 +240,55 @@ void EngineState::between_passes(const std::function<void()>& fn) {
   fn();
 }
 
+void EngineState::replace_base(const std::function<void()>& change) {
+  between_passes([&] {  // everything accepted so far is queued now
+    std::lock_guard lock(mutex);
+    if (draining) throw conflict("[sample] the model's weights are being replaced already");
+    draining = true;
+  });
+  for (bool done = false; !done;) {
+    between_passes([&] {
+      struct LetIn {  // also after an error
+        EngineState& s;
+        bool now = false;
+        ~LetIn() {
+          if (!now) return;
+          std::lock_guard lock(s.mutex);
+          s.draining = false;
+          s.wake.notify_all();
+        }
+      } let_in{*this};
+      {
+        std::lock_guard lock(mutex);
+        let_in.now = stopping;
+      }
+      if (let_in.now) throw unavailable("[sample] the sampler was shut down");
+      const auto runs = [](const auto& answer) { return answer->state == Answer::State::kRunning; };
+      if (waiting > 0 || std::ranges::any_of(running, runs)) return;
+      let_in.now = done = true;
+      forget_computed();
+      change();
+      ++model_version;
+    });
+    if (done) return;
+    constexpr auto kOften = std::chrono::milliseconds(1);
+    if (options.own_thread || !step()) std::this_thread::sleep_for(kOften);
+  }
+}
+
+bool EngineState::wait_for_base() {
+  std::unique_lock lock(mutex);
+  wake.wait(lock, [&] { return !draining || stopping; });
+  return !arrived.empty() && !stopping;
+}
+
 void EngineState::stop() {
   {
     std::lock_guard lock(mutex);
     if (stopping) return;
     stopping = true;
-    wake.notify_one();
+    draining = false;
+    wake.notify_all();
   }
   if (thread.joinable()) thread.join();
   std::lock_guard pass(pass_mutex);
@@ -339,7 +384,7 @@ std::shared_ptr<SampleJob> SampleEngine::submit(SampleRequest request) {
 
 bool SampleEngine::step() {
   TW_CHECK(!state_->options.own_thread, "passes run in the engine's own thread");
-  return state_->step();
+  return state_->step() || state_->wait_for_base();
 }
 
 void SampleEngine::between_passes(const std::function<void()>& fn) { state_->between_passes(fn); }
@@ -348,8 +393,12 @@ void SampleEngine::update_base(const std::function<void()>& change) {
   between_passes([&] {
     state_->forget_computed();
     change();
+    ++state_->model_version;
   });
 }
+
+void SampleEngine::replace_base(const std::function<void()>& change) { state_->replace_base(change); }
+int64_t SampleEngine::model_version() const { return state_->model_version; }
 
 void SampleEngine::reset_prefix_cache() {
   between_passes([this] { state_->blocks.forget_all(); });

@@ -60,7 +60,8 @@ class SampleEngine {
   /// request; unavailable: asleep or shut down.
   std::shared_ptr<SampleJob> submit(SampleRequest request);
 
-  /// Runs one pass; false when there is nothing to do. Only without own_thread.
+  /// Runs one pass; false when there is nothing to do. Waits for weights that are being replaced when nothing
+  /// else is left. Only without own_thread.
   bool step();
   /// Runs `fn` where no pass runs and waits for it; its exception comes out here. `fn` must not call the
   /// engine: this, and whatever changes it between passes (remove_version, update_base, sleep, stats ...),
@@ -69,6 +70,11 @@ class SampleEngine {
   /// The same for a change of the model's own weights: running answers go on with the new ones, their prompt
   /// and what they said so far computed again, and nothing cached from the old ones is used.
   void update_base(const std::function<void()>& change);
+  /// The same, but what was accepted so far is answered first, with the old weights; what comes meanwhile
+  /// waits for the new ones. conflict while another call does it; unavailable once shut down.
+  void replace_base(const std::function<void()>& change);
+  /// How often the model's own weights were changed.
+  int64_t model_version() const;
   /// Forgets all cached prefixes.
   void reset_prefix_cache();
   /// Gives the cache's memory back. Running requests are computed again after wake_up; new ones are refused.

@@ -62,6 +62,8 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   void loop();
   bool step();
   void between_passes(const std::function<void()>& fn);
+  void replace_base(const std::function<void()>& change);
+  bool wait_for_base();
   void stop();
   void fail_all(const std::exception_ptr& error);
 
@@ -119,6 +121,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   std::deque<std::packaged_task<void()>> commands;
   int64_t queued = 0;  // answers accepted and never yet run
   bool asleep = false, stopping = false;
+  bool draining = false;  // arrivals are held back until the model's own weights are replaced
   std::thread thread;
 
   std::mutex pass_mutex;
@@ -132,6 +135,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   std::vector<std::shared_ptr<EngineVersion>> bound;
   std::vector<int32_t> slot_of_item;
   EngineStats counts;
+  std::atomic<int64_t> model_version = 0;
 };
 
 }  // namespace twinkle

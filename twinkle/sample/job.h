@@ -45,7 +45,8 @@ struct SampleResult {
   std::vector<SampledSequence> sequences;
   std::vector<std::optional<float>> prompt_logprobs;  // of each token given those before it; the first: none
   std::vector<std::vector<TokenLogprob>> topk_prompt_logprobs;
-  std::string version;                           // whose weights answered
+  std::string version;        // whose weights answered
+  int64_t model_version = 0;  // how often the model's own weights had been changed when it ended
   int64_t prompt_tokens = 0, cached_tokens = 0;  // cached: found in the prefix cache (first answer)
 };
 

@@ -4,6 +4,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/sample/generate.h"
+#include "twinkle/sample/weight_receiver.h"
 
 namespace twinkle {
 namespace {
@@ -145,9 +146,10 @@ void Sampler::check_args(const SampleArgs& args) {
 std::string Sampler::version_of(const SampleArgs& args) const {
   if (args.use_base_model) return "";
   if (!args.adapter_version.empty()) return args.adapter_version;
-  if (args.adapter_name.empty()) return "";
-  const auto found = names_.find(args.adapter_name);
-  if (found == names_.end()) throw not_found("[sample] there is no adapter '" + args.adapter_name + "'");
+  const std::string& name = args.adapter_name.empty() ? default_ : args.adapter_name;
+  if (name.empty()) return "";
+  const auto found = names_.find(name);
+  if (found == names_.end()) throw not_found("[sample] there is no adapter '" + name + "'");
   return found->second.back();
 }
 
@@ -308,6 +310,12 @@ std::string Sampler::apply_weights(const std::string& name, std::shared_ptr<cons
   return add(name, [&](const std::string& version) { engine_->add_version(version, snapshot); });
 }
 
+void Sampler::set_default_adapter(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  if (!name.empty() && !names_.contains(name)) throw not_found("[sample] there is no adapter '" + name + "'");
+  default_ = name;
+}
+
 void Sampler::remove_adapter(const std::string& name) {
   std::vector<std::string> gone;
   {
@@ -329,6 +337,79 @@ void Sampler::keep_versions(int64_t count) {
 
 void Sampler::update_base(const std::function<void(CausalLM&)>& change) {
   engine_->update_base([&] { change(engine_->model()); });
+}
+
+int64_t Sampler::replace_model_weights(std::vector<Parameter> weights) {
+  if (model_ == nullptr) {
+    throw conflict(
+        "[sample] these are the weights of a model in training, which only the training changes; a sampler "
+        "that "
+        "opens the model itself can be given others");
+  }
+  std::map<std::string, Parameter*> known;
+  for (auto& parameter : model_->parameters()) known[parameter.name] = &parameter;
+  for (const auto& weight : weights) {
+    const auto found = known.find(weight.name);
+    if (found == known.end() || found->second->shape() != weight.shape())
+      throw invalid_argument("[sample] the model has no weight '" + weight.name + "' of this shape");
+  }
+  if (engine_->asleep()) {
+    const EngineStats stats = engine_->stats();
+    if (stats.waiting + stats.running > 0) {
+      throw unavailable(
+          "[sample] the sampler sleeps while requests wait for the old weights; wake_up() lets them end");
+    }
+  }
+  std::vector<std::string> gone;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [name, versions] : names_) gone.insert(gone.end(), versions.begin(), versions.end());
+    names_.clear();
+    default_.clear();
+  }
+  for (const auto& version : gone) engine_->remove_version(version);
+  int64_t version = 0;
+  engine_->replace_base([&] {
+    for (auto& weight : weights) {
+      Parameter& target = *known.at(weight.name);
+      target.matrix = std::move(weight.matrix);
+      target.vector = std::move(weight.vector);
+    }
+    version = engine_->model_version() + 1;
+  });
+  return version;
+}
+
+void Sampler::receive_weights(const std::string& path, const ReceiveOptions& options) {
+  if (model_ == nullptr) {
+    throw conflict(
+        "[sample] this sampler uses the weights of a model in training; sync them with "
+        "CheckpointEngineManager(model, sampler)");
+  }
+  std::lock_guard lock(receiver_mutex_);
+  if (receiver_ != nullptr)
+    throw conflict("[sample] weights are received already, at '" + receiver_->path() + "'");
+  receiver_ = std::make_unique<WeightReceiver>(*this, path, options);
+}
+
+void Sampler::stop_receiving() {
+  std::lock_guard lock(receiver_mutex_);
+  receiver_.reset();
+}
+
+ReceiveStatus Sampler::receive_status() const {
+  std::lock_guard lock(receiver_mutex_);
+  return receiver_ == nullptr ? ReceiveStatus() : receiver_->status();
+}
+
+std::string Sampler::receives_at() const {
+  std::lock_guard lock(receiver_mutex_);
+  return receiver_ == nullptr ? "" : receiver_->path();
+}
+
+void Sampler::shutdown() {
+  engine_->shutdown();
+  stop_receiving();
 }
 
 void Sampler::sleep(int64_t level) {

@@ -31,7 +31,7 @@ namespace twinkle {
 using SampleInputs = std::variant<std::vector<Trajectory>, std::vector<InputFeature>>;
 
 struct SampleArgs {
-  std::string adapter_name;     // its newest version; "": the base model
+  std::string adapter_name;     // its newest version; "": see set_default_adapter
   std::string adapter_version;  // that very version, as a response names it
   std::string adapter_path;     // a PEFT folder, loaded for this call; give one of the three
   bool use_base_model = false;  // whatever the others say
@@ -45,6 +45,21 @@ struct SampleResponse : SampleResult {
 
 /// The options of `engine_args`: upstream's names, checked.
 const std::vector<ParamSpec>& engine_arg_specs();
+
+struct ReceiveOptions {
+  int64_t most_bucket_mb = 256;  // two such buckets are held while weights come
+  int64_t most_rank = 1024;      // of an adapter
+  double silence_s = 30;         // a trainer that says nothing for so long is given up
+  /// Hears of new weights once requests get them, in the thread that receives; the next ones wait for it.
+  std::function<void(const std::string& version)> on_weights;
+};
+
+/// What came from trainers in other processes so far.
+struct ReceiveStatus {
+  int64_t received = 0, failed = 0;  // transfers
+  std::string last_version;          // adapters: as versions(); whole weights: "model@N"
+  std::string last_error;
+};
 
 class Sampler {
  public:
@@ -67,6 +82,21 @@ class Sampler {
   std::string apply_weights(const std::string& name, const Adapter& adapter);
   /// The same for a snapshot, which is shared, not copied.
   std::string apply_weights(const std::string& name, std::shared_ptr<const AdapterSnapshot> snapshot);
+  /// What requests mean that name no adapter, "" (from the start): the model itself. not_found.
+  void set_default_adapter(const std::string& name);
+  /// Other weights for the model itself, by their names, made ready beside the old ones, which answer what
+  /// was asked before; adapters of the old ones are forgotten. Returns how often that was done (see
+  /// SampleResult::model_version). conflict over the weights of a model in training; unavailable while asleep
+  /// with requests under way.
+  int64_t replace_model_weights(std::vector<Parameter> weights);
+  /// From now on takes weights from trainers of this machine and user (see CheckpointEngineManager) at a
+  /// socket of this path, in a thread of its own. conflict over the weights of a model in training, or when
+  /// it receives already.
+  void receive_weights(const std::string& path, const ReceiveOptions& options = {});
+  void stop_receiving();
+  ReceiveStatus receive_status() const;
+  /// The path, "" while nothing is received.
+  std::string receives_at() const;
   /// not_found when there is none. Requests under way are answered.
   void remove_adapter(const std::string& name);
   /// Versions kept beside the newest of each name (0 from the start); older ones are forgotten.
@@ -83,7 +113,7 @@ class Sampler {
   void reset_encoder_cache() {}  // nor encoders
   /// Names of the model's weights, as Hugging Face has them.
   std::vector<std::string> get_state_keys() const;
-  void shutdown() { engine_->shutdown(); }
+  void shutdown();
 
   std::vector<int32_t> encode_trajectory(const Trajectory& trajectory) const;
   std::string decode_response(std::span<const int32_t> ids) const;
@@ -113,8 +143,12 @@ class Sampler {
 
   mutable std::mutex mutex_;                               // guards the rest
   std::map<std::string, std::vector<std::string>> names_;  // versions of each name, the newest last
+  std::string default_;
   int64_t next_version_ = 1, keep_ = 0;
   std::mutex turn_;  // one call at a time without a thread
+
+  mutable std::mutex receiver_mutex_;
+  std::unique_ptr<class WeightReceiver> receiver_;  // goes first: it uses the rest
 };
 
 class vLLMSampler : public Sampler {

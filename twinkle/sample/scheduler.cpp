@@ -16,8 +16,11 @@ void EngineState::take_orders() {
   std::deque<std::packaged_task<void()>> tasks;
   {
     std::lock_guard lock(mutex);
-    fresh.swap(arrived);
     ended.swap(cancelled);
+    if (!draining) fresh.swap(arrived);
+    for (const auto& job : ended) {  // also one that is held back
+      if (std::erase(arrived, job) > 0) fresh.push_back(job);
+    }
     tasks.swap(commands);
   }
   for (const auto& job : fresh) {
@@ -227,6 +230,7 @@ void EngineState::fail(const std::shared_ptr<SampleJob>& job, std::exception_ptr
 
 void EngineState::end_job(const std::shared_ptr<SampleJob>& job) {
   job->answers_.clear();
+  job->result_.model_version = model_version;
   std::lock_guard lock(job->mutex_);
   job->done_ = true;
   job->changed_.notify_all();
