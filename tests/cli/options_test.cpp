@@ -88,7 +88,7 @@ TEST(Commands, DefaultsAreUpstreams) {
       "max_length": 8192, "truncation_strategy": "raise", "use_chat_template": true, "enable_thinking": true, "max_steps": 200, "batch_size": 8,
       "micro_batch_size": 2, "gradient_accumulation_steps": 1, "output_dir": "./output", "save_steps": 50, "save_total_limit": null, "log_interval": 10,
       "eval_interval": null, "resume_from_checkpoint": null, "resume_only_model": false, "ignore_data_skip": false, "seed": 42, "optimizer_cls": "AdamW",
-      "learning_rate": 1e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0,
+      "learning_rate": 1e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "state_dtype": "fp32", "max_grad_norm": 1.0,
       "scheduler_cls": "CosineAnnealingLR", "num_warmup_steps": 0, "eta_min": 0.0, "loss_cls": "CrossEntropyLoss", "ignore_index": -100})");
   for (const auto& [name, value] : want.items()) EXPECT_EQ(args.get(name), value) << name;
   const ParsedArgs pt = parse("pt", sft({}));

@@ -46,7 +46,7 @@ inline std::vector<Tenant> mixed_tenants() {
   list.push_back({.name = "dropped",
                   .lora = lora_of(8, {"q_proj", "o_proj", "down_proj"}, 3, 0.25),
                   .optimizer = "SGD",
-                  .optimizer_options = {{"lr", 0.05}, {"momentum", 0.9}}});
+                  .optimizer_options = {{"lr", 0.05}, {"momentum", 0.9}, {"state_dtype", "bf16"}}});
   list.push_back({.name = "mlp",
                   .lora = lora_of(1, {"gate_proj", "up_proj"}, 4),
                   .loss_options = {{"reduction", "sequence_mean"}},
@@ -59,6 +59,7 @@ inline std::vector<Tenant> mixed_tenants() {
   list.push_back({.name = "embedding",
                   .lora = lora_of(5, {"embed_tokens", "v_proj"}, 6),
                   .optimizer = "Adam",
+                  .optimizer_options = {{"lr", 1e-2}, {"state_dtype", "bf16"}},
                   .accumulation = 3});
   list.push_back({.name = "own loss",
                   .lora = lora_of(16, {"k_proj", "down_proj"}, 7, 0.1),

@@ -228,6 +228,10 @@ ArgGroup optimizer_args() {
       option("adam_beta1", kFloat, 0.9, "Decay of the first moment.", {.min = 0, .max = 0.9999999}),
       option("adam_beta2", kFloat, 0.999, "Decay of the second moment.", {.min = 0, .max = 0.9999999}),
       option("adam_epsilon", kFloat, 1e-8, "Added to the denominator.", {.min = 0}),
+      option("state_dtype", kString, "fp32",
+             "How the optimizer's state is kept between steps; bf16 takes half the memory (Adam: with "
+             "--adam-beta2 0.99 or less).",
+             {.choices = {"fp32", "bf16"}}),
       option("max_grad_norm", kFloat, 1.0, "Longer gradients are scaled to this length; 0: never.",
              {.min = 0}),
       option("optimizer_options", kJson, nullptr, "More parameters of the optimizer, as a JSON object."),

@@ -9,7 +9,7 @@ namespace {
 class Adam : public Optimizer {
  public:
   Adam(std::string name, bool decoupled, const Options& o)
-      : Optimizer(std::move(name), o.get_float("lr")),
+      : Optimizer(std::move(name), o.get_float("lr"), state_dtype_of(o)),
         decoupled_(decoupled),
         eps_(o.get_float("eps")),
         weight_decay_(o.get_float("weight_decay")) {
@@ -20,8 +20,6 @@ class Adam : public Optimizer {
     beta2_ = betas[1].get<double>();
     check_betas(beta1_, beta2_);
   }
-
-  int64_t state_bytes_per_element() const override { return 8; }
 
  protected:
   std::vector<std::string> slots() const override { return {"exp_avg", "exp_avg_sq"}; }
@@ -76,7 +74,8 @@ std::vector<ParamSpec> params(double weight_decay) {
        .type = ParamType::kFloat,
        .default_value = weight_decay,
        .help = "decay of everything but norms and biases",
-       .min = 0.0}};
+       .min = 0.0},
+      state_dtype_spec()};
 }
 
 const Registry<Optimizer>::Add adamw{

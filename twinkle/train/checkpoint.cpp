@@ -202,11 +202,12 @@ void write_checkpoint(const std::string& path, TrainerState state,
       std::vector<TensorToWrite> tensors;
       for (const auto& entry : optimizer) {
         const at::Tensor host = entry.value.cpu();
-        tensors.push_back(
-            {entry.name, "F32", entry.value.sizes().vec(), [host](int64_t offset, std::span<std::byte> out) {
-               std::memcpy(out.data(), static_cast<const std::byte*>(host.const_data_ptr()) + offset,
-                           out.size());
-             }});
+        tensors.push_back({entry.name, host.scalar_type() == at::kBFloat16 ? "BF16" : "F32",
+                           entry.value.sizes().vec(), [host](int64_t offset, std::span<std::byte> out) {
+                             std::memcpy(out.data(),
+                                         static_cast<const std::byte*>(host.const_data_ptr()) + offset,
+                                         out.size());
+                           }});
       }
       write_safetensors(directory + "/" + kOptimizerFile, tensors, {{"format", "pt"}});
     }
@@ -236,9 +237,10 @@ std::vector<Optimizer::StateTensor> read_optimizer_state(const std::string& path
   const SafetensorsFile file = SafetensorsFile::open(path + "/" + kOptimizerFile);
   std::vector<Optimizer::StateTensor> state;
   for (const auto& tensor : file.tensors()) {
-    if (tensor.dtype != "F32")
-      throw invalid_argument("[checkpoint] '" + tensor.name + "' is " + tensor.dtype + ", needed F32");
-    at::Tensor value = at::empty(tensor.shape, at::kFloat);
+    if (tensor.dtype != "F32" && tensor.dtype != "BF16")
+      throw invalid_argument("[checkpoint] '" + tensor.name + "' is " + tensor.dtype +
+                             ", needed F32 or BF16");
+    at::Tensor value = at::empty(tensor.shape, tensor.dtype == "F32" ? at::kFloat : at::kBFloat16);
     std::memcpy(value.mutable_data_ptr(), tensor.data.data(), tensor.data.size());
     state.push_back({tensor.name, value});
   }

@@ -1,5 +1,9 @@
 // Optimizers over flat fp32 storages. Components of kind "optimizer", named and computed as in torch.optim.
 // Every update is element-wise with a fixed formula, so its bits do not depend on threads. Not thread-safe.
+//
+// Between steps the state is kept in fp32 or bf16 (the option `state_dtype`). A step computes in fp32 either
+// way: bf16 state is widened, and what it becomes is rounded to nearest even when it is put away; the weights
+// see it unrounded.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +43,8 @@ struct StepHyper {
 class Optimizer {
  public:
   static constexpr std::string_view kKind = "optimizer";
-  explicit Optimizer(std::string name, double lr) : name_(std::move(name)), lr_(lr) {}
+  Optimizer(std::string name, double lr, at::ScalarType state_type = at::kFloat)
+      : name_(std::move(name)), lr_(lr), state_type_(state_type) {}
   virtual ~Optimizer() = default;
 
   const std::string& name() const { return name_; }
@@ -61,29 +66,38 @@ class Optimizer {
   /// undefined ones) and put back; in between the optimizer can not step.
   const std::vector<at::Tensor>& storage() const { return storage_; }
   void set_storage(std::vector<at::Tensor> storage);
-  /// Replaces state and step count; names and sizes must be those of state(). Names what differs.
+  /// Replaces state and step count; names, sizes and types must be those of state(). Names what differs.
   void load_state(const std::vector<StateTensor>& state, int64_t steps_taken);
   /// Bytes of state for each trained element (the memory planner asks).
-  virtual int64_t state_bytes_per_element() const = 0;
+  int64_t state_bytes_per_element() const {
+    return static_cast<int64_t>(slots().size() * c10::elementSize(state_type_));
+  }
 
  protected:
   /// Names of the state tensors each parameter has.
   virtual std::vector<std::string> slots() const = 0;
   /// Refuses what this optimizer has no use for.
   virtual void check(const StepHyper& hyper) const = 0;
-  /// Updates one parameter; `step` is 1 for the first.
+  /// Updates one parameter, or a piece of one; `state` is fp32; `step` is 1 for the first.
   virtual void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper,
                       int64_t step) = 0;
 
  private:
+  void update_rounded(TrainedTensor& param, const std::vector<at::Tensor>& state, const StepHyper& hyper);
+
   std::string name_;
   double lr_;
+  at::ScalarType state_type_;
   int64_t steps_ = 0;
   std::vector<std::string> names_;               // of the attached parameters
   std::vector<std::vector<int64_t>> shapes_;     // likewise
   std::vector<at::Tensor> storage_;              // [slot] flat, each parameter on a 64-byte boundary
   std::vector<std::vector<at::Tensor>> states_;  // [parameter][slot] views of it
 };
+
+/// The option `state_dtype` of every optimizer that keeps state, and what it says.
+ParamSpec state_dtype_spec();
+at::ScalarType state_dtype_of(const Options& options);
 
 /// Sum of squares of all gradients in fp64, in list order, each over fixed blocks: the bits depend on no
 /// thread.

@@ -30,7 +30,7 @@ void update_range(float* p, const float* g, float* m, int64_t begin, int64_t end
 class Sgd : public Optimizer {
  public:
   explicit Sgd(const Options& o)
-      : Optimizer("SGD", o.get_float("lr")),
+      : Optimizer("SGD", o.get_float("lr"), state_dtype_of(o)),
         momentum_(o.get_float("momentum")),
         dampening_(o.get_float("dampening")),
         weight_decay_(o.get_float("weight_decay")),
@@ -39,8 +39,6 @@ class Sgd : public Optimizer {
       throw invalid_argument("[SGD] 'nesterov': needs momentum > 0 and dampening 0");
     }
   }
-
-  int64_t state_bytes_per_element() const override { return momentum_ != 0 ? 4 : 0; }
 
  protected:
   std::vector<std::string> slots() const override {
@@ -114,10 +112,8 @@ const Registry<Optimizer>::Add registered{
            .default_value = 0.0,
            .help = "added to the gradient",
            .min = 0.0},
-          {.name = "nesterov",
-           .type = ParamType::kBool,
-           .default_value = false,
-           .help = "Nesterov momentum"}},
+          {.name = "nesterov", .type = ParamType::kBool, .default_value = false, .help = "Nesterov momentum"},
+          state_dtype_spec()},
      .aliases = {"sgd"}},
     [](const Options& o) { return std::make_unique<Sgd>(o); }};
 

@@ -28,7 +28,9 @@ std::vector<ArgGroup> bench_groups() {
                          "Adapters in memory at a time; the others are written out (default: all).");
   resident.param.min = 1;
   resident.param.max = 1024;
-  group.args = {what, tenants, tokens, ranks, rounds, memory, resident};
+  ArgSpec state = arg("state_dtype", ParamType::kString, "fp32", "How the moments of Adam are kept.");
+  state.param.choices = {"fp32", "bf16"};
+  group.args = {what, tenants, tokens, ranks, rounds, memory, resident, state};
   return {group, model_args(), machine_args(), program_args()};
 }
 

@@ -145,7 +145,9 @@ class TenantsBench {
 
   void add(const std::string& name, const LoraConfig& config) {
     model_->add_adapter_to_model(name, config);
-    model_->set_optimizer("AdamW", {{"lr", 1e-4}, {"weight_decay", 0.0}}, name);
+    model_->set_optimizer(
+        "AdamW", {{"lr", 1e-4}, {"weight_decay", 0.0}, {"state_dtype", args_.get_string("state_dtype")}},
+        name);
   }
 
   static void check(const std::vector<TenantResult>& results) {

@@ -152,7 +152,8 @@ Json optimizer_options(const ParsedArgs& args) {
                             {"weight_decay", "weight_decay", args.get("weight_decay")},
                             {"betas", "adam_beta1", betas},
                             {"betas", "adam_beta2", betas},
-                            {"eps", "adam_epsilon", args.get("adam_epsilon")}},
+                            {"eps", "adam_epsilon", args.get("adam_epsilon")},
+                            {"state_dtype", "state_dtype", args.get("state_dtype")}},
                            args.get("optimizer_options"), args);
 }
 
