@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "twinkle/core/error.h"
+#include "twinkle/kernels/isa.h"
 
 namespace twinkle {
 namespace {
@@ -203,6 +204,31 @@ TEST(Pick, RefusesLogitsThatAreNotNumbers) {
     const std::vector<float> logits = {0.0f, bad};
     EXPECT_THROW(pick_token(logits, {}, {}), Error);
   }
+}
+
+TEST(Pick, EveryInstructionSetGivesTheSameLaw) {
+  std::vector<float> logits(5003);
+  for (size_t i = 0; i < logits.size(); ++i)
+    logits[i] = static_cast<float>((i * 2654435761u) % 100003) * 3e-4f - 17.0f;
+  const Isa before = active_isa();
+  for (const double temperature : {1.0, 0.7, 3.0, 0.004}) {
+    // Against the C library's exponential.
+    const double top = *std::ranges::max_element(logits);
+    std::vector<double> want(logits.size());
+    double total = 0;
+    for (size_t i = 0; i < logits.size(); ++i)
+      total += want[i] = std::exp((static_cast<double>(logits[i]) - top) / temperature);
+    for (const Isa isa : available_isas()) {
+      force_isa(isa);
+      const auto got = sampling_distribution(logits, {.temperature = temperature}, {});
+      static std::vector<double> first;
+      if (isa == available_isas().front()) first = got;
+      EXPECT_EQ(got, first) << isa_name(isa) << " at " << temperature;
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_NEAR(got[i] * total, want[i], 1e-14 * want[i] + 1e-300) << isa_name(isa) << ", token " << i;
+    }
+  }
+  force_isa(before);
 }
 
 TEST(Params, RefuseWhatIsOutOfRange) {

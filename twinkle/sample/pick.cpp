@@ -8,6 +8,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/rng.h"
+#include "twinkle/kernels/isa.h"
 
 namespace twinkle {
 namespace {
@@ -122,8 +123,9 @@ int32_t greedy(const std::vector<double>& scores, double top) {
 }
 
 // exp(x) for x <= 0 within two units in the last place (range reduction by Cody and Waite, Taylor); 0 below
-// -700. Written so that a loop over it becomes vector code.
-inline double exp_below(double x) {
+// -700. Written so that a loop over it becomes vector code; every operation rounds once, so that any width of
+// vectors gives the same bits.
+[[gnu::always_inline]] inline double exp_below(double x) {
   constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
   const double shifted = x * 1.4426950408889634 + kMagic, n = shifted - kMagic;
   const double r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;
@@ -146,15 +148,43 @@ inline double exp_below(double x) {
   return x > -700.0 ? scaled : 0.0;
 }
 
-// p of every token. The difference comes first: a denormal temperature then gives 0 or -inf, never NaN.
+// p of `count` tokens. The difference comes first: a denormal temperature then gives 0 or -inf, never NaN.
+[[gnu::always_inline]] inline void fill_probabilities(const double* scores, size_t count, double top,
+                                                      double temperature, double* p) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t k = 0; k < kLanes; ++k) p[i + k] = exp_below((scores[i + k] - top) / temperature);
+  }
+  for (; i < count; ++i) p[i] = exp_below((scores[i] - top) / temperature);
+}
+
+void probabilities_plain(const double* scores, size_t count, double top, double temperature, double* p) {
+  fill_probabilities(scores, count, top, temperature, p);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void probabilities_avx2(const double* scores, size_t count, double top,
+                                                        double temperature, double* p) {
+  fill_probabilities(scores, count, top, temperature, p);
+}
+
+__attribute__((target("avx512f,avx512dq,avx512vl"))) void probabilities_avx512(const double* scores,
+                                                                               size_t count, double top,
+                                                                               double temperature,
+                                                                               double* p) {
+  fill_probabilities(scores, count, top, temperature, p);
+}
+#endif
+
 void probabilities(const std::vector<double>& scores, double top, double temperature,
                    std::vector<double>& p) {
   p.resize(scores.size());
-  size_t i = 0;
-  for (; i + kLanes <= scores.size(); i += kLanes) {
-    for (size_t k = 0; k < kLanes; ++k) p[i + k] = exp_below((scores[i + k] - top) / temperature);
-  }
-  for (; i < scores.size(); ++i) p[i] = exp_below((scores[i] - top) / temperature);
+  auto* fill = probabilities_plain;
+#if defined(__x86_64__)
+  if (active_isa() == Isa::kAvx2) fill = probabilities_avx2;
+  if (active_isa() > Isa::kAvx2) fill = probabilities_avx512;
+#endif
+  fill(scores.data(), scores.size(), top, temperature, p.data());
 }
 
 // The sum of p, by blocks: each in order of ids, then over blocks.
