@@ -4,7 +4,8 @@
 // REQUESTS holds {"prompt": [...], "max_tokens": N, "adapter": K or -1}; every request makes all its tokens.
 // Adapters are on every linear layer, with random weights. Then one request alone makes --decode tokens,
 // greedy, and the bytes it reads for each (weights and keys and values, once) stand beside what this machine
-// reads from memory. Prints one JSON object.
+// reads from memory; and the products of all requests beside the multiplications that it can do. Prints one
+// JSON object.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -61,6 +62,19 @@ double bytes_of_step(const CausalLM& model, double positions) {
   }
   return bytes +
          positions * static_cast<double>(CausalLM::kv_block_bytes(model.config())) / KvBlocks::kTokens;
+}
+
+// Multiplications and additions of the base products: every matrix for each token that goes in, the head for
+// each that comes out.
+double flops_of(const CausalLM& model, int64_t tokens_in, int64_t tokens_out) {
+  double body = 0;
+  const double head =
+      static_cast<double>(model.config().vocab_size) * static_cast<double>(model.config().hidden_size);
+  for (const auto& p : model.parameters()) {
+    if (!p.is_matrix() || p.name == "model.embed_tokens.weight" || p.name == "lm_head.weight") continue;
+    body += static_cast<double>(p.matrix.rows()) * static_cast<double>(p.matrix.cols());
+  }
+  return 2 * (body * static_cast<double>(tokens_in) + head * static_cast<double>(tokens_out));
 }
 
 }  // namespace
@@ -132,6 +146,8 @@ int main(int argc, char** argv) try {
       bytes_of_step(*model, static_cast<double>(length) + static_cast<double>(decode) / 2);
   const double read = measure_read_gbs();
   const double rate = step_bytes * static_cast<double>(decode) / decode_seconds / 1e9;
+  const double limit = measure_fma_gflops(),
+               gflops = flops_of(*model, stats.computed_tokens, tokens) / seconds / 1e9;
   const Json out = {{"program", "twinkle"},
                     {"isa", std::string(isa_name(active_isa()))},
                     {"requests", requests.size()},
@@ -140,6 +156,9 @@ int main(int argc, char** argv) try {
                     {"seconds", seconds},
                     {"tokens_per_s", static_cast<double>(tokens) / seconds},
                     {"passes", stats.passes},
+                    {"product_gflops", gflops},
+                    {"limit_gflops", limit},
+                    {"share_of_limit", gflops / limit},
                     {"decode_tokens_per_s", static_cast<double>(decode) / decode_seconds},
                     {"decode_gbs", rate},
                     {"read_gbs", read},
