@@ -229,6 +229,70 @@ TEST(Attention, DecodingABatchFromOneCacheGivesTheBitsOfTraining) {
   }
 }
 
+// Rows of the whole sequence in blocks that begin at any row, NaN elsewhere.
+at::Tensor scattered(const at::Tensor& rows, const std::vector<int64_t>& block_rows, int64_t capacity) {
+  at::Tensor out = at::full({capacity, rows.size(1), rows.size(2)}, std::nanf(""));
+  for (int64_t p = 0; p < rows.size(0); p += 64) {
+    const int64_t n = std::min<int64_t>(64, rows.size(0) - p), to = block_rows[static_cast<size_t>(p / 64)];
+    out.slice(0, to, to + n).copy_(rows.slice(0, p, p + n));
+  }
+  return out;
+}
+
+TEST(Attention, BlocksThatBeginAtAnyRowGiveTheBitsOfRowsInOrder) {
+  for (const Shape& shape : {Shape{9, 3, 64, 0}, Shape{4, 1, 72, 70}}) {
+    const int64_t T = 210, first = 77;
+    const Inputs x = inputs(T, shape, 800);
+    const std::vector<int64_t> block_rows = {131, 3, 200, 67};
+    const Tensors whole = forward(x, packed({T}), shape.window);
+    const Inputs part = {
+        x.q.slice(0, first, T).clone(), scattered(x.k, block_rows, 270), scattered(x.v, block_rows, 270), {}};
+    AttentionSequence tail{0, T - first, 0, T};
+    tail.block_rows = block_rows;
+    const Tensors got = same_everywhere([&] { return forward(part, {tail}, shape.window); }, "block rows");
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(got[i], whole[i].slice(0, first, T))) << i;
+  }
+}
+
+// Sequences whose first queries are another's: only the others go backward here.
+TEST(Attention, BackwardOfTheLastQueriesMatchesAutograd) {
+  uint64_t key = 900;
+  for (const Shape& shape : kShapes) {
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{130, 64, 7}, {201}, {1, 70}}) {
+      std::vector<AttentionSequence> tails;
+      const auto whole = packed(lengths);
+      int64_t rows = 0;
+      std::vector<at::Tensor> kept;
+      for (size_t i = 0; i < lengths.size(); ++i) {
+        const int64_t first = i == 0 ? lengths[i] / 2 + 5 * (lengths[i] > 20) : lengths[i] / 3;
+        tails.push_back({rows, lengths[i] - first, whole[i].kv_begin, lengths[i]});
+        kept.push_back(at::arange(whole[i].q_begin + first, whole[i].q_begin + lengths[i]));
+        rows += lengths[i] - first;
+      }
+      const at::Tensor queries = at::cat(kept);
+      const Inputs all = inputs(sum(lengths), shape, key += 10);
+      const Inputs x = {all.q.index_select(0, queries), all.k, all.v, all.dout.index_select(0, queries)};
+      const std::string what = "H=" + std::to_string(shape.H) + " D=" + std::to_string(shape.D) +
+                               " window=" + std::to_string(shape.window) +
+                               " first length=" + std::to_string(lengths[0]);
+      const Tensors got = same_everywhere([&] { return backward(x, tails, shape.window); }, what);
+      const at::Tensor q = leaf(all.q), k = leaf(all.k), v = leaf(all.v);
+      const auto o = naive(q, k, v, whole, shape.window).first;
+      (o.index_select(0, queries) * x.dout.to(at::kDouble)).sum().backward();
+      const auto furthest = [](const at::Tensor& a, const at::Tensor& b) {
+        return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+      };
+      EXPECT_LT(furthest(got[2], q.grad().index_select(0, queries)), 2e-5) << what;
+      EXPECT_LT(furthest(got[3], k.grad()), 1e-4) << what;
+      EXPECT_LT(relative_error(got[4], v.grad()), 5e-6) << what;
+      RestoreMachine restore;
+      force_isa(Isa::kPlain);
+      const Tensors plain = backward(x, tails, shape.window);
+      for (size_t i = 2; i < 5; ++i) EXPECT_LT(furthest(plain[i], got[i]), 1e-4) << what << " " << i;
+    }
+  }
+}
+
 TEST(Attention, KeysThatAreNotSeenDoNotCount) {
   for (const Shape& shape : {Shape{9, 3, 64, 0}, Shape{3, 1, 48, 20}}) {
     const int64_t T = 150;

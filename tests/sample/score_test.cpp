@@ -42,6 +42,11 @@ TEST(ScoreSequences, DependsOnNoNeighbourPassOrThread) {
   std::vector<std::vector<int32_t>> rows;
   for (const int64_t length : {5, 1, 64, 23, 2, 40})
     rows.push_back(random_tokens(length, 70 + static_cast<uint64_t>(length)));
+  // Some begin alike: what they have in common is computed once.
+  for (const int64_t common : {40, 17, 29, 40}) {
+    rows.push_back(random_tokens(10, 90 + static_cast<uint64_t>(rows.size())));
+    rows.back().insert(rows.back().begin(), rows[5].begin(), rows[5].begin() + common);
+  }
   for (Adapter* with : {static_cast<Adapter*>(nullptr), adapter.get()}) {
     const auto all = score_sequences(*tiny.model, with, rows);
     ASSERT_EQ(all.size(), rows.size());

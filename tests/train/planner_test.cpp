@@ -80,6 +80,36 @@ TEST(Planner, ActivationsAreWhatTheArenaHolds) {
   }
 }
 
+// Answers to one prompt: rows that are shared are spread out again for backward, or stay together.
+TEST(Planner, SharedRowsFitIntoThePlan) {
+  for (const PrefixSharing sharing : {PrefixSharing::kExact, PrefixSharing::kGroups}) {
+    for (const bool recompute : {false, true}) {
+      const ModelConfig config = config_of("Qwen3ForCausalLM", 24);
+      TransformersModel model(CausalLM::build(config, *random_weights(config, 1)), "",
+                              {.share_prefix = sharing,
+                               .gradient_checkpointing = recompute ? Recompute::kAlways : Recompute::kNever});
+      model.add_adapter_to_model("default", testing::lora());
+      std::vector<InputFeature> batch = features({300, 300, 300, 300}, 3);
+      for (auto& f : batch) {
+        std::copy_n(batch[0].input_ids.begin(), 101, f.input_ids.begin());
+        for (auto& id : f.input_ids) id %= 300;
+        for (auto& label : f.labels) label = label == kIgnoreIndex ? label : label % 300;
+      }
+      const PassSize size = largest_pass(batch, sharing, 2048);
+      EXPECT_EQ(size.rows, sharing == PrefixSharing::kExact ? 1200 : 897);
+      EXPECT_EQ(size.spread, 1200);
+      model.forward_backward(batch);
+      const auto& arena = model.model().arena();
+      const int64_t planned =
+          plan_passes(model.model(), model.group(), size, recompute ? Recompute::kAlways : Recompute::kNever)
+              .arena_bytes;
+      EXPECT_GE(planned, arena.peak_bytes());
+      EXPECT_EQ(planned, arena.reserved_bytes()) << "it was not enough";
+      EXPECT_LT(planned, 1.7 * static_cast<double>(arena.peak_bytes()));
+    }
+  }
+}
+
 TEST(Planner, CountsWhatIsTrained) {
   PlanInput in;
   in.config = config_of("LlamaForCausalLM", 24);
@@ -106,18 +136,18 @@ TEST(Planner, CountsWhatIsTrained) {
 TEST(Planner, RefusesWhatDoesNotFitBeforeAllocating) {
   const ModelConfig config = config_of("LlamaForCausalLM", 24);
   TransformersModel model(CausalLM::build(config, *random_weights(config, 1)), "");
-  EXPECT_FALSE(plan_passes(model.model(), model.group(), 2048, Recompute::kAuto).recompute);
-  EXPECT_TRUE(plan_passes(model.model(), model.group(), 2048, Recompute::kAlways).recompute);
+  EXPECT_FALSE(plan_passes(model.model(), model.group(), {2048}, Recompute::kAuto).recompute);
+  EXPECT_TRUE(plan_passes(model.model(), model.group(), {2048}, Recompute::kAlways).recompute);
   // Between what fits with and without recomputation: found by asking for more and more.
   int64_t tokens = 2048;
-  while (!plan_passes(model.model(), model.group(), tokens, Recompute::kAuto).recompute) tokens *= 2;
+  while (!plan_passes(model.model(), model.group(), {tokens}, Recompute::kAuto).recompute) tokens *= 2;
   EXPECT_EQ(message_of([&] {
-              plan_passes(model.model(), model.group(), tokens, Recompute::kNever);
+              plan_passes(model.model(), model.group(), {tokens}, Recompute::kNever);
             }).find("[memory] training with passes of " + std::to_string(tokens) + " tokens does not fit: "),
             0u);
   const int64_t resident = resident_bytes();
   EXPECT_NE(message_of([&] {
-              plan_passes(model.model(), model.group(), int64_t{1} << 40, Recompute::kAuto);
+              plan_passes(model.model(), model.group(), {int64_t{1} << 40}, Recompute::kAuto);
             }).find("would help"),
             std::string::npos);
   EXPECT_LT(resident_bytes() - resident, 64 << 20);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "twinkle/core/error.h"
+#include "twinkle/data/shared_prefix.h"
 
 namespace twinkle {
 
@@ -59,18 +60,7 @@ PackedBatch pack(std::span<const InputFeature> features, int64_t first_order) {
 }
 
 std::vector<int64_t> split_by_tokens(std::span<const InputFeature> features, int64_t max_tokens) {
-  std::vector<int64_t> ends;
-  int64_t in_group = 0;
-  for (size_t i = 0; i < features.size(); ++i) {
-    const auto length = static_cast<int64_t>(features[i].input_ids.size());
-    if (i > 0 && in_group + length > max_tokens && in_group > 0) {
-      ends.push_back(static_cast<int64_t>(i));
-      in_group = 0;
-    }
-    in_group += length;
-  }
-  if (!features.empty()) ends.push_back(static_cast<int64_t>(features.size()));
-  return ends;
+  return split_runs(feature_runs(features, PrefixSharing::kOff, false, max_tokens), max_tokens);
 }
 
 }  // namespace twinkle

@@ -9,6 +9,12 @@
 
 namespace twinkle {
 
+/// The first `length` rows of a sequence are those of sequence `of`, which stands before it.
+struct CommonPrefix {
+  int32_t of = -1;
+  int32_t length = 0;
+};
+
 /// T tokens of B sequences. Rows [cu_seqlens[b], cu_seqlens[b+1]) belong to sequence b; positions restart at
 /// 0.
 struct PackedBatch {
@@ -21,6 +27,7 @@ struct PackedBatch {
   std::vector<int64_t> order;          // [B], place of each sequence in reductions: gradients are summed over
                                        // sequences by ascending order, wherever they stand in the batch
   std::vector<uint64_t> sequence_key;  // [B], names each sequence's random stream (dropout)
+  std::vector<CommonPrefix> prefix;    // [B], rows that need not be computed again; or empty
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_sequences() const {

@@ -84,6 +84,7 @@ void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tenso
                                        .kv_stride = G * D,
                                        .kv_begin = s.kv_begin,
                                        .blocks = s.blocks.empty() ? nullptr : s.blocks.data(),
+                                       .block_rows = s.block_rows.empty() ? nullptr : s.block_rows.data(),
                                        .scale = static_cast<float>(scale),
                                        .window = window,
                                        .o = o + (row * H + task.group * R) * D,
@@ -95,18 +96,18 @@ void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tenso
   });
 }
 
-void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_TGD,
-                        const at::Tensor& v_TGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
+void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_RGD,
+                        const at::Tensor& v_RGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
                         std::span<const AttentionSequence> sequences, double scale, int64_t window,
-                        at::Tensor& dq_THD, at::Tensor& dk_TGD, at::Tensor& dv_TGD) {
+                        at::Tensor& dq_THD, at::Tensor& dk_RGD, at::Tensor& dv_RGD) {
   if (!on_cpu_kernels(q_THD)) {
-    return aten::attention_backward(do_THD, q_THD, k_TGD, v_TGD, o_THD, lse_TH, sequences, scale, window,
-                                    dq_THD, dk_TGD, dv_TGD);
+    return aten::attention_backward(do_THD, q_THD, k_RGD, v_RGD, o_THD, lse_TH, sequences, scale, window,
+                                    dq_THD, dk_RGD, dv_RGD);
   }
-  const int64_t T = q_THD.size(0), H = q_THD.size(1), D = q_THD.size(2), G = k_TGD.size(1), R = H / G;
-  const float *dout = read<float>(do_THD), *q = read<float>(q_THD), *k = read<float>(k_TGD);
-  const float *v = read<float>(v_TGD), *o = read<float>(o_THD), *lse = read<float>(lse_TH);
-  float *dq = write<float>(dq_THD), *dk = write<float>(dk_TGD), *dv = write<float>(dv_TGD);
+  const int64_t T = q_THD.size(0), H = q_THD.size(1), D = q_THD.size(2), G = k_RGD.size(1), R = H / G;
+  const float *dout = read<float>(do_THD), *q = read<float>(q_THD), *k = read<float>(k_RGD);
+  const float *v = read<float>(v_RGD), *o = read<float>(o_THD), *lse = read<float>(lse_TH);
+  float *dq = write<float>(dq_THD), *dk = write<float>(dk_RGD), *dv = write<float>(dv_RGD);
 
   std::vector<float> delta(static_cast<size_t>(T * H));
   parallel_for(T, 16, [&](int64_t begin, int64_t end) {
@@ -119,7 +120,7 @@ void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const
   const int64_t step = cpu::attention_grad_positions(R);
   int64_t num_tiles = 0;
   for (const AttentionSequence& s : sequences) {
-    TW_CHECK(s.blocks.empty() && s.q_len == s.kv_len, "attention_backward: packed whole sequences only");
+    TW_CHECK(s.blocks.empty() && s.block_rows.empty(), "attention_backward: keys lie in order");
     num_tiles += G * ((s.q_len + step - 1) / step);
   }
   std::vector<int64_t> due(static_cast<size_t>(num_tiles), 0);
@@ -128,7 +129,7 @@ void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const
   int64_t* next_due = due.data();
   for (const size_t index : longest_first(sequences)) {
     const AttentionSequence& s = sequences[index];
-    const int64_t blocks = (s.q_len + kAttentionBlock - 1) / kAttentionBlock;
+    const int64_t blocks = (s.kv_len + kAttentionBlock - 1) / kAttentionBlock;
     const int64_t tiles = (s.q_len + step - 1) / step;
     for (int64_t j = 0; j < blocks; j += cpu::kAttentionGradBlocks) {
       const int64_t end = std::min(blocks, j + cpu::kAttentionGradBlocks);
@@ -161,7 +162,8 @@ void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const
                                        .q_stride = H * D,
                                        .kv_stride = G * D,
                                        .lse_stride = H,
-                                       .length = task.sequence->q_len,
+                                       .first = task.sequence->kv_len - task.sequence->q_len,
+                                       .length = task.sequence->kv_len,
                                        .heads = R,
                                        .head_dim = D,
                                        .scale = static_cast<float>(scale),

@@ -159,11 +159,13 @@ void embedding_grad(const at::Tensor& dout_TK, const at::Tensor& tokens_T, std::
 /// One sequence's queries and keys. Queries are the last `q_len` positions of `kv_len` (causal, aligned at
 /// the end), so a pass over a whole sequence has q_len == kv_len and a decoding step q_len == 1. Keys are
 /// visited in blocks of kAttentionBlock positions counted from position 0; `blocks` names the block's place
-/// in the key/value tensors (a paged cache), or is empty when rows kv_begin.. hold them in order.
+/// in the key/value tensors (a paged cache), `block_rows` the row at which each begins (sequences that share
+/// rows); when both are empty rows kv_begin.. hold them in order.
 struct AttentionSequence {
   int64_t q_begin = 0, q_len = 0;
   int64_t kv_begin = 0, kv_len = 0;
-  std::span<const int32_t> blocks;
+  std::span<const int32_t> blocks = {};
+  std::span<const int64_t> block_rows = {};
 };
 inline constexpr int64_t kAttentionBlock = 64;
 
@@ -174,11 +176,12 @@ inline constexpr int64_t kAttentionBlock = 64;
 void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tensor& v_RGD,
                std::span<const AttentionSequence> sequences, double scale, int64_t window, at::Tensor& o_THD,
                at::Tensor& lse_TH);
-/// dq, dk, dv (=) gradients; packed rows only (no blocks, q_len == kv_len).
-void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_TGD,
-                        const at::Tensor& v_TGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
+/// dq, dk, dv (=) gradients. Keys lie in order (no blocks, no block_rows), each sequence's apart from the
+/// others'; k and v may have other rows than q where q_len < kv_len.
+void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_RGD,
+                        const at::Tensor& v_RGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
                         std::span<const AttentionSequence> sequences, double scale, int64_t window,
-                        at::Tensor& dq_THD, at::Tensor& dk_TGD, at::Tensor& dv_TGD);
+                        at::Tensor& dq_THD, at::Tensor& dk_RGD, at::Tensor& dv_RGD);
 
 // ---------------------------------------------------------------- head
 

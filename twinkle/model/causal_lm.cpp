@@ -217,6 +217,11 @@ RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions,
   return {index_tensor(rows, device), to_tensor(all.cos), to_tensor(all.sin)};
 }
 
+int64_t CausalLM::max_shared_length() const {
+  // Dynamic scaling turns the same token otherwise in a sequence of another length.
+  return impl_->config.rope.type == "dynamic" ? impl_->original_positions() : INT64_MAX;
+}
+
 int64_t CausalLM::Impl::original_positions() const {
   return config.rope.original_max_position > 0 ? config.rope.original_max_position : config.max_position;
 }
@@ -266,6 +271,69 @@ void CausalLM::Impl::embed_backward(nn::Pass& pass, const at::Tensor& tokens, co
   nn::embedding_lora_backward(pass, tokens, dx_TK);
 }
 
+std::unique_ptr<CausalLM::Impl::SharedPass> CausalLM::Impl::shared_pass(const State& state,
+                                                                        int64_t num_sequences) const {
+  const PackedBatch& batch = state.batch;
+  auto out = std::make_unique<SharedPass>(*arena, share_rows(batch, num_sequences), device);
+  const SharedRows& rows = out->rows;
+  nn::Pass& pass = out->pass;
+  const at::Tensor first = at::tensor(rows.first, at::kLong).to(device);
+  pass.keep = state.pass.keep;
+  pass.rope_rows_T = state.pass.rope_rows_T.index_select(0, first);
+  pass.cos = state.pass.cos;
+  pass.sin = state.pass.sin;
+  out->tokens = state.tokens.index_select(0, first);
+  for (const int64_t row : rows.first) {
+    pass.row_position.push_back(state.pass.row_position[static_cast<size_t>(row)]);
+    pass.row_sequence_key.push_back(state.pass.row_sequence_key[static_cast<size_t>(row)]);
+  }
+  pass.key_copies = rows.key_copies;
+  pass.copied_keys = rows.copied_keys;
+  if (state.options.share_backward) pass.keys = &out->map;
+  for (int64_t b = 0; b < num_sequences; ++b) {
+    const auto i = static_cast<size_t>(b);
+    const ops::RowRange own = rows.own[i];
+    const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
+    if (own.begin == own.end) continue;
+    ops::AttentionSequence one{.q_begin = own.begin, .q_len = own.end - own.begin, .kv_len = length};
+    one.kv_begin = begin;
+    pass.attention_backward.push_back(one);
+    one.kv_begin = rows.copied_keys + own.begin;
+    one.block_rows = rows.block_rows[i];
+    pass.attention.push_back(one);
+  }
+  // Sequences that share rows are one in sums.
+  const auto extends = [&](size_t b, int64_t end) {
+    return batch.prefix[b].length > 0 && rows.own[b].begin == end;
+  };
+  for (const int64_t b : batch.reduction_order()) {
+    const auto i = static_cast<size_t>(b);
+    if (b >= num_sequences || rows.own[i].begin == rows.own[i].end) continue;
+    if (!pass.order.empty() && extends(i, pass.order.back().end)) {
+      pass.order.back().end = rows.own[i].end;
+    } else {
+      pass.order.push_back(rows.own[i]);
+    }
+  }
+  if (state.pass.lora == nullptr) return out;
+  out->lora = *state.pass.lora;
+  auto& spans = out->lora.spans;
+  spans.clear();
+  for (const auto& span : state.pass.lora->spans) {
+    const auto next = std::upper_bound(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), span.begin);
+    const auto i = static_cast<size_t>(next - batch.cu_seqlens.begin()) - 1;
+    const ops::RowRange own = rows.own[i];
+    if (own.begin == own.end) continue;
+    if (!spans.empty() && spans.back().slot == span.slot && extends(i, spans.back().end)) {
+      spans.back().end = own.end;
+    } else {
+      spans.push_back({own.begin, own.end, span.slot});
+    }
+  }
+  pass.lora = &out->lora;
+  return out;
+}
+
 at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lora,
                              const ForwardOptions& options) {
   Impl& m = *impl_;
@@ -277,7 +345,7 @@ at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lo
   pass.lora = lora;
   pass.keep = options.for_backward;
   state.options = options;
-  const int64_t T = batch.num_tokens(), K = m.config.hidden_size;
+  const int64_t K = m.config.hidden_size;
   const auto order = batch.reduction_order();
   for (const int64_t b : order) {
     pass.order.push_back(
@@ -297,17 +365,24 @@ at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lo
   pass.cos = rotary.cos;
   pass.sin = rotary.sin;
   state.tokens = index_tensor(batch.tokens, m.device);
+  const auto shares = [](const CommonPrefix& prefix) { return prefix.length > 0; };
+  if (std::any_of(batch.prefix.begin(), batch.prefix.end(), shares)) {
+    state.batch = batch;
+    state.shared = m.shared_pass(state, batch.num_sequences());
+  }
+  nn::Pass& body = state.body();
+  const int64_t T = state.body_tokens().size(0);
 
   at::Tensor x_TK = m.arena->take({T, K});
-  m.embed(pass, state.tokens, x_TK);
+  m.embed(body, state.body_tokens(), x_TK);
   if (options.for_backward) state.saved.resize(options.recompute ? 0 : m.layers.size());
   for (size_t l = 0; l < m.layers.size(); ++l) {
     if (!options.for_backward) {
-      m.layers[l].forward(pass, x_TK, x_TK, nullptr);
+      m.layers[l].forward(body, x_TK, x_TK, nullptr);
       continue;
     }
     at::Tensor out_TK = m.arena->take({T, K});
-    m.layers[l].forward(pass, x_TK, out_TK, options.recompute ? nullptr : &state.saved[l]);
+    m.layers[l].forward(body, x_TK, out_TK, options.recompute ? nullptr : &state.saved[l]);
     state.inputs.push_back(x_TK);
     x_TK = out_TK;
   }
@@ -381,7 +456,9 @@ void CausalLM::score(std::span<ScorePart> parts) {
     scored.for_backward = part.for_backward && state.options.for_backward;
     m.bind_head(state.pass, part.rows, scored);
     scored.scored_SK = m.arena->take({S, m.config.hidden_size});
-    at::index_select_out(scored.scored_SK, state.hidden_TK, 0, scored.rows);
+    at::index_select_out(
+        scored.scored_SK, state.hidden_TK, 0,
+        state.shared ? state.shared->map.row_of().index_select(0, scored.rows) : scored.rows);
     const ops::LoraBatch* lora = scored.adapters();
     if (lora != nullptr) {
       scored.low_SR = m.arena->take({S, lora->max_rank()});
@@ -412,7 +489,7 @@ void CausalLM::backward(std::span<const ScoreGradient> gradients) {
            "backward() needs forward(for_backward) and score() before it");
   Impl::State& state = *m.state;
   TW_CHECK(gradients.size() == state.scored.size(), "one gradient for each part");
-  at::Tensor dhidden_TK = m.arena->take(state.hidden_TK.sizes());
+  at::Tensor dhidden_TK = m.arena->take({state.tokens.size(0), m.config.hidden_size});
   dhidden_TK.zero_();
   for (size_t i = 0; i < gradients.size(); ++i) {
     Impl::Scored& scored = state.scored[i];
@@ -440,11 +517,20 @@ void CausalLM::keep_rows(int64_t rows, const nn::LoraBinding* lora) {
                 [&](const ops::AttentionSequence& one) { return one.q_begin + one.q_len > rows; });
   pass.row_position.resize(static_cast<size_t>(rows));
   pass.row_sequence_key.resize(static_cast<size_t>(rows));
-  const auto cut = [&](at::Tensor& x) { x = x.narrow(0, 0, rows); };
-  for (at::Tensor* x : {&pass.rope_rows_T, &state.tokens, &state.last_TK, &state.rstd_T, &state.hidden_TK})
-    cut(*x);
+  for (at::Tensor* x : {&pass.rope_rows_T, &state.tokens}) *x = x->narrow(0, 0, rows);
+  int64_t computed = rows;
+  if (state.shared) {
+    const auto& bounds = state.batch.cu_seqlens;
+    const auto end = std::lower_bound(bounds.begin(), bounds.end(), rows);
+    TW_CHECK(end != bounds.end() && *end == rows, "keep_rows() keeps whole sequences");
+    state.shared = m.shared_pass(state, end - bounds.begin());
+    computed = state.shared->map.rows();
+    if (computed == rows) state.shared.reset();  // only rows that are gone were shared
+  }
+  const auto cut = [&](at::Tensor& x) { x = x.narrow(0, 0, computed); };
+  for (at::Tensor* x : {&state.last_TK, &state.rstd_T, &state.hidden_TK}) cut(*x);
   for (at::Tensor& x : state.inputs) cut(x);
-  for (auto& saved : state.saved) saved.keep_rows(rows);
+  for (auto& saved : state.saved) saved.keep_rows(computed);
 }
 
 void CausalLM::backward_hidden(const at::Tensor& dhidden_TK) {
@@ -454,31 +540,42 @@ void CausalLM::backward_hidden(const at::Tensor& dhidden_TK) {
   m.backward_body(dhidden_TK);
 }
 
-void CausalLM::Impl::backward_body(const at::Tensor& dhidden_TK) {
+void CausalLM::Impl::backward_body(const at::Tensor& given_TK) {
   State& s = *state;
-  nn::Pass& pass = s.pass;
+  // Rows that are shared go backward either as those of each sequence or, added up, as one.
+  const nn::RowMap* map = s.shared ? &s.shared->map : nullptr;
+  const bool together = map != nullptr && s.options.share_backward;
+  nn::Pass& pass = together ? s.body() : s.pass;
+  at::Tensor dhidden_TK = given_TK, last_TK = s.last_TK, rstd_T = s.rstd_T;
+  if (together) {
+    dhidden_TK = arena->take(s.last_TK.sizes());
+    map->fold(given_TK, dhidden_TK);
+  } else if (map != nullptr) {
+    last_TK = map->expand(*arena, last_TK);
+    rstd_T = map->expand(*arena, rstd_T);
+  }
   Parameter& last_norm = pass.norm(*final_norm);
   if (last_norm.trainable) {
-    ops::rms_norm_weight_grad(dhidden_TK, s.last_TK, s.rstd_T, pass.order, last_norm.vector_grad);
+    ops::rms_norm_weight_grad(dhidden_TK, last_TK, rstd_T, pass.order, last_norm.vector_grad);
   }
   at::Tensor dx_TK = arena->take(dhidden_TK.sizes());
-  ops::rms_norm_backward(dhidden_TK, s.last_TK, last_norm.vector, s.rstd_T, dx_TK, false);
+  ops::rms_norm_backward(dhidden_TK, last_TK, last_norm.vector, rstd_T, dx_TK, false);
   const bool embedding_trained =
       embedding->trainable ||
       (pass.lora != nullptr && (!pass.lora->embedding.empty() || (pass.lora->replaced_embedding != nullptr &&
                                                                   pass.lora->replaced_embedding->trainable)));
   for (size_t l = layers.size(); l-- > 0;) {
     nn::Scratch scratch(*arena);
-    const bool want_input = l > 0 || embedding_trained;
-    if (s.options.recompute) {
-      nn::DecoderLayer::Saved again;
-      layers[l].forward(pass, s.inputs[l], {}, &again);
-      layers[l].backward(pass, again, dx_TK, want_input);
-    } else {
-      layers[l].backward(pass, s.saved[l], dx_TK, want_input);
+    nn::DecoderLayer::Saved again;
+    nn::DecoderLayer::Saved* saved = s.options.recompute ? &again : &s.saved[l];
+    if (s.options.recompute) layers[l].forward(s.body(), s.inputs[l], {}, &again);
+    if (map != nullptr && !together) {
+      again = saved->expanded(*arena, *map);
+      saved = &again;
     }
+    layers[l].backward(pass, *saved, dx_TK, l > 0 || embedding_trained);
   }
-  if (embedding_trained) embed_backward(pass, s.tokens, dx_TK);
+  if (embedding_trained) embed_backward(pass, together ? s.body_tokens() : s.tokens, dx_TK);
 }
 
 }  // namespace twinkle

@@ -34,6 +34,11 @@ struct LoadOptions {
 struct ForwardOptions {
   bool for_backward = false;
   bool recompute = false;
+  /// Backward runs over the rows that sequences share (PackedBatch::prefix) once as well, and a sequence with
+  /// all that follow it and share its rows is one sequence in the sums of gradients. Those must stand
+  /// together, in the order of the sums too. Without it such rows run forward once, and everything has the
+  /// bits that it has when nothing is shared.
+  bool share_backward = false;
 };
 
 class CausalLM {
@@ -55,8 +60,11 @@ class CausalLM {
   void zero_grad();
   nn::Arena& arena();
 
-  /// Runs the body. Returns the final hidden states after the last norm, [T, hidden], in the arena; valid
-  /// until finish(). Tokens out of range are invalid_argument naming sequence and position.
+  /// Sequences of at most so many tokens can share rows (PackedBatch::prefix).
+  int64_t max_shared_length() const;
+  /// Runs the body. Returns the final hidden states after the last norm, [T, hidden] (those rows that are
+  /// computed, where sequences share some), in the arena; valid until finish(). Tokens out of range are
+  /// invalid_argument naming sequence and position.
   at::Tensor forward(const PackedBatch& batch, const nn::LoraBinding* lora, const ForwardOptions& options);
   /// Rows that go through the head together.
   struct ScorePart {

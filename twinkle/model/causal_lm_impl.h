@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "twinkle/model/causal_lm.h"
+#include "twinkle/model/shared_rows.h"
 #include "twinkle/nn/decoder_layer.h"
 
 namespace twinkle {
@@ -30,10 +31,25 @@ struct CausalLM::Impl {
     ops::LoraBatch lora;
     const ops::LoraBatch* adapters() const { return spans.empty() ? nullptr : &lora; }
   };
-  /// What a pass keeps between forward, score and backward; its tensors lie in the arena.
+  /// The pass over rows that are computed once, where sequences share some.
+  struct SharedPass {
+    SharedPass(nn::Arena& arena, SharedRows of, at::Device device)
+        : rows(std::move(of)), map(rows.row_of, rows.rows(), device), pass(arena) {}
+    SharedRows rows;
+    nn::RowMap map;
+    nn::Pass pass;
+    nn::LoraBinding lora;
+    at::Tensor tokens;
+  };
+  /// What a pass keeps between forward, score and backward; its tensors lie in the arena. Rows of `pass`,
+  /// `tokens` and the head are those of the batch; the others are the computed ones.
   struct State {
     explicit State(nn::Arena& arena) : pass(arena) {}
     nn::Pass pass;
+    PackedBatch batch;  // when rows are shared
+    std::unique_ptr<SharedPass> shared;
+    nn::Pass& body() { return shared ? shared->pass : pass; }
+    const at::Tensor& body_tokens() const { return shared ? shared->tokens : tokens; }
     ForwardOptions options;
     at::Tensor tokens;
     std::vector<at::Tensor> inputs;              // of each layer
@@ -64,6 +80,8 @@ struct CausalLM::Impl {
   int64_t original_positions() const;
   void set_tables(RopeTables fresh);
   void check_batch(const PackedBatch& batch) const;
+  /// The pass over shared rows of the first `num_sequences` sequences.
+  std::unique_ptr<SharedPass> shared_pass(const State& state, int64_t num_sequences) const;
   void embed(nn::Pass& pass, const at::Tensor& tokens, at::Tensor& x_TK);
   void embed_backward(nn::Pass& pass, const at::Tensor& tokens, const at::Tensor& dx_TK);
   const ops::PackedMatrix& head_matrix(const nn::LoraBinding* lora) const;

@@ -26,6 +26,16 @@ void store_rows(at::Tensor cache_RGD, std::span<const int64_t> rows, const at::T
     std::copy_n(from + static_cast<int64_t>(i) * width, width, to + rows[i] * width);
 }
 
+// Keys or values with the copies that the pass's attention reads in front of them.
+at::Tensor with_copies(Pass& pass, const at::Tensor& x_TGD) {
+  const int64_t copied = pass.copied_keys, T = x_TGD.size(0);
+  at::Tensor out_RGD = pass.arena.take({copied + T, x_TGD.size(1), x_TGD.size(2)});
+  out_RGD.narrow(0, copied, T).copy_(x_TGD);
+  for (const auto& copy : pass.key_copies)
+    out_RGD.narrow(0, copy.to, copy.count).copy_(x_TGD.narrow(0, copy.from, copy.count));
+  return out_RGD;
+}
+
 void norm_weight_grad(Pass& pass, Parameter& weight, const at::Tensor& dy_TK, const at::Tensor& x_TK,
                       const at::Tensor& rstd_T) {
   if (weight.trainable) ops::rms_norm_weight_grad(dy_TK, x_TK, rstd_T, pass.order, weight.vector_grad);
@@ -33,14 +43,24 @@ void norm_weight_grad(Pass& pass, Parameter& weight, const at::Tensor& dy_TK, co
 
 }  // namespace
 
+std::vector<at::Tensor*> DecoderLayer::Saved::all() {
+  return {&x_TK,   &rstd1_T, &q_THD,  &k_TGD,    &v_TGD,   &q_raw_THD, &k_raw_TGD, &rstd_q,
+          &rstd_k, &o_THD,   &lse_TH, &mid_TK,   &rstd2_T, &gate_TF,   &up_TF,     &low_q,
+          &low_k,  &low_v,   &low_o,  &low_gate, &low_up,  &low_down};
+}
+
 void DecoderLayer::Saved::keep_rows(int64_t rows) {
   const int64_t tokens = x_TK.size(0);
-  for (at::Tensor* x : {&x_TK,   &rstd1_T, &q_THD,  &k_TGD,    &v_TGD,   &q_raw_THD, &k_raw_TGD, &rstd_q,
-                        &rstd_k, &o_THD,   &lse_TH, &mid_TK,   &rstd2_T, &gate_TF,   &up_TF,     &low_q,
-                        &low_k,  &low_v,   &low_o,  &low_gate, &low_up,  &low_down}) {
+  for (at::Tensor* x : all()) {
     // Norms over heads have a row for each head of a token.
     if (x->defined()) *x = x->narrow(0, 0, x->size(0) / tokens * rows);
   }
+}
+
+DecoderLayer::Saved DecoderLayer::Saved::expanded(Arena& arena, const RowMap& map) const {
+  Saved out = *this;
+  for (at::Tensor* x : out.all()) *x = map.expand(arena, *x);
+  return out;
 }
 
 void DecoderLayer::norm_heads(Pass& pass, const Parameter& weight, at::Tensor& x_THD, at::Tensor* raw,
@@ -124,6 +144,10 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
     store_rows(cache->k, cache->rows, s.k_TGD);
     store_rows(cache->v, cache->rows, s.v_TGD);
     ops::attention(s.q_THD, cache->k, cache->v, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
+  } else if (pass.copied_keys > 0) {
+    Scratch scratch(arena);
+    const at::Tensor k_RGD = with_copies(pass, s.k_TGD), v_RGD = with_copies(pass, s.v_TGD);
+    ops::attention(s.q_THD, k_RGD, v_RGD, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
   } else {
     ops::attention(s.q_THD, s.k_TGD, s.v_TGD, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
   }
@@ -178,8 +202,18 @@ void DecoderLayer::backward(Pass& pass, Saved& s, at::Tensor& dx_TK, bool want_i
   at::Tensor dq_THD = arena.take(s.q_THD.sizes()), dk_TGD = arena.take(s.k_TGD.sizes()),
              dv_TGD = arena.take(s.v_TGD.sizes());
   const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
-  ops::attention_backward(do_THD, s.q_THD, s.k_TGD, s.v_TGD, s.o_THD, s.lse_TH, pass.attention, scale,
-                          config_.window, dq_THD, dk_TGD, dv_TGD);
+  if (pass.keys == nullptr) {
+    ops::attention_backward(do_THD, s.q_THD, s.k_TGD, s.v_TGD, s.o_THD, s.lse_TH, pass.attention, scale,
+                            config_.window, dq_THD, dk_TGD, dv_TGD);
+  } else {
+    Scratch inner(arena);
+    const at::Tensor k_RGD = pass.keys->expand(arena, s.k_TGD), v_RGD = pass.keys->expand(arena, s.v_TGD);
+    at::Tensor dk_RGD = arena.take(k_RGD.sizes()), dv_RGD = arena.take(k_RGD.sizes());
+    ops::attention_backward(do_THD, s.q_THD, k_RGD, v_RGD, s.o_THD, s.lse_TH, pass.attention_backward, scale,
+                            config_.window, dq_THD, dk_RGD, dv_RGD);
+    pass.keys->fold(dk_RGD, dk_TGD);
+    pass.keys->fold(dv_RGD, dv_TGD);
+  }
   ops::rope(dq_THD, pass.rope_rows_T, pass.cos, pass.sin, true);
   ops::rope(dk_TGD, pass.rope_rows_T, pass.cos, pass.sin, true);
   if (parts_.q_norm != nullptr) {

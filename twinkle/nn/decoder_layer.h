@@ -36,6 +36,11 @@ class DecoderLayer {
 
     /// Cuts everything to the first `rows` tokens.
     void keep_rows(int64_t rows);
+    /// The same for the long list of rows.
+    Saved expanded(Arena& arena, const RowMap& map) const;
+
+   private:
+    std::vector<at::Tensor*> all();
   };
 
   /// out_TK (=) the layer's output for x_TK; may be x itself when nothing is kept, and undefined when only

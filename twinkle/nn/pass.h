@@ -9,6 +9,7 @@
 #include "twinkle/kernels/ops.h"
 #include "twinkle/nn/arena.h"
 #include "twinkle/nn/lora_binding.h"
+#include "twinkle/nn/row_map.h"
 
 namespace twinkle::nn {
 
@@ -24,6 +25,19 @@ struct Pass {
   std::vector<int32_t> row_position;              // for dropout
   std::vector<uint64_t> row_sequence_key;
   bool keep = false;  // keep what backward needs
+
+  // ---- where sequences share rows (AttentionSequence::block_rows)
+  /// Keys and values that attention reads as copies in front of the others, so that each block of 64
+  /// positions of a sequence lies in one piece: `count` rows from row `from` of the pass to row `to` in
+  /// front.
+  struct KeyCopy {
+    int64_t from = 0, to = 0, count = 0;
+  };
+  std::vector<KeyCopy> key_copies;
+  int64_t copied_keys = 0;  // rows in front
+  /// For a backward over shared rows: the keys of each sequence in order, and the attention over them.
+  const RowMap* keys = nullptr;
+  std::vector<ops::AttentionSequence> attention_backward;
 
   /// The adapters of one module, or nothing. The spans name only rows whose adapter touches the module.
   struct ModuleLora {

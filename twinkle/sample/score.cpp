@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "twinkle/core/error.h"
+#include "twinkle/data/shared_prefix.h"
 
 namespace twinkle {
 
@@ -29,9 +30,12 @@ std::vector<std::vector<float>> score_sequences(CausalLM& model, Adapter* adapte
   std::vector<std::vector<float>> out;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(model.device());
   int64_t begin = 0;
-  for (const int64_t end : split_by_tokens(features, max_tokens_per_pass)) {
-    const PackedBatch batch = pack(
+  const auto runs = feature_runs(features, PrefixSharing::kExact, false, max_tokens_per_pass);
+  for (const int64_t end : split_runs(runs, max_tokens_per_pass)) {
+    PackedBatch batch = pack(
         std::span(features).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin);
+    const std::vector<int64_t> one_family(static_cast<size_t>(end - begin), 0);
+    batch.prefix = common_prefixes(batch, one_family, model.max_shared_length());
     nn::LoraBinding binding;
     if (adapter != nullptr) binding = bind_adapter(model, *adapter, batch, false);
     model.forward(batch, adapter != nullptr ? &binding : nullptr, {});

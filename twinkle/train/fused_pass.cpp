@@ -70,6 +70,56 @@ void FusedPass::lay_out(std::span<PassPart* const> parts) {
   }
 }
 
+// Which sequences take rows from an earlier one: those with the same adapter, or none. One that drops inputs
+// draws for each sequence on its own.
+void FusedPass::share_prefixes(PrefixSharing sharing) {
+  computed_rows_ = batch_.num_tokens();
+  if (sharing == PrefixSharing::kOff) return;
+  std::vector<int64_t> family;
+  std::map<const Adapter*, int64_t> known;
+  int64_t backward_sequences = 0;
+  for (const PassPart* part : parts_) {
+    const bool drops = part->adapter != nullptr && part->training && part->adapter->config().lora_dropout > 0;
+    const auto number = known.try_emplace(part->adapter, static_cast<int64_t>(known.size())).first->second;
+    const int64_t sequences = part->micro->batch.num_sequences();
+    family.insert(family.end(), static_cast<size_t>(sequences), drops ? -1 : number);
+    if (part->backward) backward_sequences += sequences;
+  }
+  auto prefix = common_prefixes(batch_, family, model_.max_shared_length());
+  const auto of_backward = std::span(prefix).first(static_cast<size_t>(backward_sequences));
+  if (sharing == PrefixSharing::kGroups) {
+    share_groups(of_backward, family);
+  } else {
+    // Spreading the rows out again before backward costs something too.
+    int64_t saved = 0;
+    for (const CommonPrefix& one : of_backward) saved += one.length;
+    if (8 * saved < backward_rows_) std::fill(of_backward.begin(), of_backward.end(), CommonPrefix{});
+  }
+  for (const CommonPrefix& one : prefix) computed_rows_ -= one.length;
+  if (computed_rows_ < batch_.num_tokens()) batch_.prefix = std::move(prefix);
+}
+
+// As the micro-batches say.
+void FusedPass::share_groups(std::span<CommonPrefix> prefix, std::span<const int64_t> family) const {
+  std::fill(prefix.begin(), prefix.end(), CommonPrefix{});
+  const int64_t longest = model_.max_shared_length();
+  size_t begin = 0;
+  for (const PassPart* part : parts_) {
+    const PackedBatch& own = part->micro->batch;
+    const auto length = [&](size_t b) { return own.cu_seqlens[b + 1] - own.cu_seqlens[b]; };
+    for (size_t b = 0; part->backward && b < own.prefix.size(); ++b) {
+      size_t end = b + 1;  // of the sequences that begin with b's prompt
+      while (end < own.prefix.size() && own.prefix[end].length > 0) ++end;
+      bool can = family[begin + b] >= 0;
+      for (size_t i = b; i < end; ++i) can &= length(i) <= longest;
+      for (size_t i = b + 1; can && i < end; ++i)
+        prefix[begin + i] = {static_cast<int32_t>(begin + b), own.prefix[i].length};
+      b = end - 1;
+    }
+    begin += static_cast<size_t>(own.num_sequences());
+  }
+}
+
 // Slots of the adapters and the spans of their sequences; a second binding for the rows that go backward.
 void FusedPass::bind() {
   std::vector<AdapterUse> uses, backward_uses;
@@ -145,18 +195,21 @@ void FusedPass::make_groups() {
   }
 }
 
-void FusedPass::forward(std::span<PassPart* const> parts, bool recompute) {
+void FusedPass::forward(std::span<PassPart* const> parts, const FusedPassOptions& options) {
   for (PassPart* part : parts) {
     part->logprob_S = at::empty({0}, at::kFloat);
     part->entropy_S = part->want_entropy ? at::empty({0}, at::kFloat) : at::Tensor();
     part->argmax_S = part->want_argmax ? at::empty({0}, at::kInt) : at::Tensor();
   }
   lay_out(parts);
+  share_prefixes(options.sharing);
   if (parts_.empty()) return finish();
   bind();
   make_groups();
   model_.forward(batch_, binding_.spans.empty() ? nullptr : &binding_,
-                 {.for_backward = backward_rows_ > 0, .recompute = recompute});
+                 {.for_backward = backward_rows_ > 0,
+                  .recompute = options.recompute,
+                  .share_backward = options.sharing == PrefixSharing::kGroups});
   std::vector<CausalLM::ScorePart> score;
   for (const Group& group : groups_) score.push_back(group.score);
   model_.score(score);

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "twinkle/data/shared_prefix.h"
 #include "twinkle/lora/adapter.h"
 #include "twinkle/model/causal_lm.h"
 #include "twinkle/train/micro_batch.h"
@@ -31,18 +32,25 @@ struct PassPart {
   at::Tensor dlogprob_S, dentropy_S;  // read by backward(); undefined: nothing flows back from this part
 };
 
+struct FusedPassOptions {
+  bool recompute = false;  // keep only each layer's input for backward
+  /// kGroups: parts that go backward are shared as their micro-batches say.
+  PrefixSharing sharing = PrefixSharing::kExact;
+};
+
 class FusedPass {
  public:
   explicit FusedPass(CausalLM& model) : model_(model) {}
 
   /// Runs all parts up to their log-probabilities. Gradients of one adapter are summed in the order in which
-  /// its parts are given. A part with whole copies (modules_to_save) must be alone. `recompute`: keep only
-  /// each layer's input for backward.
-  void forward(std::span<PassPart* const> parts, bool recompute);
+  /// its parts are given. A part with whole copies (modules_to_save) must be alone.
+  void forward(std::span<PassPart* const> parts, const FusedPassOptions& options);
   /// Back through the parts of the last forward() that asked for it; needed once. They must still be there.
   void backward();
   /// Releases what the pass kept, the adapters' tensors included.
   void finish();
+  /// Rows that the last forward() ran through the layers: fewer than tokens where sequences share some.
+  int64_t computed_rows() const { return computed_rows_; }
 
  private:
   // Rows that go through the head together, and which rows of it belong to which part.
@@ -53,6 +61,8 @@ class FusedPass {
   };
 
   void lay_out(std::span<PassPart* const> parts);
+  void share_prefixes(PrefixSharing sharing);
+  void share_groups(std::span<CommonPrefix> prefix, std::span<const int64_t> family) const;
   void bind();
   void make_groups();
 
@@ -60,7 +70,7 @@ class FusedPass {
   std::vector<PassPart*> parts_;    // that have something to score, in the order of their rows
   std::vector<int64_t> first_row_;  // of each
   PackedBatch batch_;
-  int64_t backward_rows_ = 0;
+  int64_t backward_rows_ = 0, computed_rows_ = 0;
   nn::LoraBinding binding_, backward_binding_;
   std::vector<Group> groups_;
 };

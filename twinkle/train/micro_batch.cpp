@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "twinkle/core/error.h"
+#include "twinkle/data/shared_prefix.h"
 
 namespace twinkle {
 namespace {
@@ -37,17 +38,42 @@ void check_ids(std::span<const int32_t> ids, bool labels, int64_t vocab_size, co
   }
 }
 
-std::vector<int64_t> layout(std::span<const InputFeature> features, PackingOrder packing) {
-  std::vector<int64_t> order(features.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
+// The features in the order in which a pass lays them out; those of a run stay as they are.
+std::vector<int64_t> layout(std::span<const FeatureRun> runs, PackingOrder packing) {
+  std::vector<size_t> order(runs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
   if (packing == PackingOrder::kReversed) std::reverse(order.begin(), order.end());
   if (packing == PackingOrder::kLongestFirst) {
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return features[static_cast<size_t>(a)].input_ids.size() >
-             features[static_cast<size_t>(b)].input_ids.size();
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return runs[a].rows > runs[b].rows; });
   }
-  return order;
+  std::vector<int64_t> features;
+  for (const size_t run : order) {
+    for (int64_t i = run == 0 ? 0 : runs[run - 1].end; i < runs[run].end; ++i) features.push_back(i);
+  }
+  return features;
+}
+
+// The first of a run lends the others the rows of the prompt.
+std::vector<CommonPrefix> shared_prompts(std::span<const InputFeature> features,
+                                         std::span<const FeatureRun> runs, std::span<const int64_t> order) {
+  std::vector<int64_t> first_of(features.size());
+  int64_t begin = 0;
+  for (const FeatureRun& run : runs) {
+    for (int64_t i = begin; i < run.end; ++i) first_of[static_cast<size_t>(i)] = begin;
+    begin = run.end;
+  }
+  std::vector<CommonPrefix> out(features.size());
+  int32_t first = 0;
+  for (size_t b = 0; b < order.size(); ++b) {
+    const auto i = static_cast<size_t>(order[b]);
+    if (first_of[i] == order[b]) {
+      first = static_cast<int32_t>(b);
+    } else {
+      out[b] = {.of = first, .length = static_cast<int32_t>(prompt_rows(features[i]))};
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -77,10 +103,11 @@ void check_features(std::span<const InputFeature> features, const Extras& extras
 }
 
 MicroBatch make_micro_batch(std::span<const InputFeature> features, const Extras& extras, int64_t begin,
-                            int64_t end, int64_t first_order, PackingOrder packing) {
+                            int64_t end, int64_t first_order, PackingOrder packing, bool groups) {
   MicroBatch micro{.begin = begin, .end = end};
   const auto part = features.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-  const auto order = layout(part, packing);
+  const auto runs = feature_runs(part, groups ? PrefixSharing::kGroups : PrefixSharing::kOff, true, 0);
+  const auto order = layout(runs, packing);
   if (packing == PackingOrder::kAsGiven) {
     micro.batch = pack(part, first_order + begin);
   } else {
@@ -92,6 +119,7 @@ MicroBatch make_micro_batch(std::span<const InputFeature> features, const Extras
       micro.batch.sequence_key[b] = static_cast<uint64_t>(first_order + begin + order[b]);
     }
   }
+  if (groups) micro.batch.prefix = shared_prompts(part, runs, order);
   micro.rows = micro.batch.scored_rows();
   for (const int32_t row : micro.rows) micro.targets.push_back(micro.batch.targets[static_cast<size_t>(row)]);
 

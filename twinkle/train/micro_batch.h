@@ -34,9 +34,10 @@ struct MicroBatch {
 void check_features(std::span<const InputFeature> features, const Extras& extras, int64_t vocab_size);
 
 /// Features [begin, end) as one pass. `first_order` is the run's number of features[0]: it orders reductions
-/// and names the sequences' random streams.
+/// and names the sequences' random streams. `groups`: answers to one prompt stay together and share its rows
+/// (see PrefixSharing::kGroups).
 MicroBatch make_micro_batch(std::span<const InputFeature> features, const Extras& extras, int64_t begin,
-                            int64_t end, int64_t first_order, PackingOrder packing);
+                            int64_t end, int64_t first_order, PackingOrder packing, bool groups = false);
 
 /// Joins the loss inputs of consecutive passes.
 LossInput join_inputs(std::span<const LossInput> parts);

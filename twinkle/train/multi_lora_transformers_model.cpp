@@ -19,10 +19,10 @@ AdapterPoolOptions pool_options(const MultiLoraOptions& o) {
           .spill_dir = o.spill_dir};
 }
 
-int64_t tokens_of(const TenantRequest& request) {
-  int64_t tokens = 0;
-  for (const auto& feature : request.features) tokens += static_cast<int64_t>(feature.input_ids.size());
-  return tokens;
+int64_t rows_of(std::span<const FeatureRun> runs) {
+  int64_t rows = 0;
+  for (const FeatureRun& run : runs) rows += run.rows;
+  return rows;
 }
 
 Error error_now() {
@@ -43,7 +43,9 @@ MultiLoraTransformersModel::MultiLoraTransformersModel(const std::string& model_
       multi_(options),
       pool_(*shared_.model, pool_options(options)),
       base_(shared_, nullptr) {
-  base_.passes() = {.micro_batch_tokens = options_.micro_batch_tokens, .packing = options_.packing};
+  base_.passes() = {.micro_batch_tokens = options_.micro_batch_tokens,
+                    .packing = options_.packing,
+                    .sharing = options_.share_prefix};
   recompute_ = options.model.gradient_checkpointing == Recompute::kAlways;
 }
 
@@ -53,7 +55,9 @@ MultiLoraTransformersModel::MultiLoraTransformersModel(std::unique_ptr<CausalLM>
       multi_(options),
       pool_(*shared_.model, pool_options(options)),
       base_(shared_, nullptr) {
-  base_.passes() = {.micro_batch_tokens = options_.micro_batch_tokens, .packing = options_.packing};
+  base_.passes() = {.micro_batch_tokens = options_.micro_batch_tokens,
+                    .packing = options_.packing,
+                    .sharing = options_.share_prefix};
   recompute_ = options.model.gradient_checkpointing == Recompute::kAlways;
 }
 
@@ -160,7 +164,8 @@ ModelOutput MultiLoraTransformersModel::forward_only(const ModelInputs& inputs, 
 }
 
 // Refuses what can not be carried out, before anything is.
-PlannedRequest MultiLoraTransformersModel::planned(const TenantRequest& request) {
+PlannedRequest MultiLoraTransformersModel::planned(const TenantRequest& request,
+                                                   std::vector<FeatureRun>& runs) {
   PlannedRequest out{.tenant = request.adapter_name, .kind = request.kind};
   if (request.adapter_name.empty()) {
     if (request.kind != WorkKind::kForward)
@@ -176,25 +181,27 @@ PlannedRequest MultiLoraTransformersModel::planned(const TenantRequest& request)
   check_features(request.features, request.args.extras, shared_.model->config().vocab_size);
   check_lengths(request.features);
   TrainGroup& g = group_of(request);
-  for (const auto& feature : request.features)
-    out.lengths.push_back(static_cast<int64_t>(feature.input_ids.size()));
+  runs = feature_runs(request.features, options_.share_prefix, request.kind == WorkKind::kForwardBackward,
+                      options_.micro_batch_tokens);
+  for (const FeatureRun& run : runs) out.lengths.push_back(run.rows);
   out.whole = request.kind == WorkKind::kForwardBackward && g.loss().needs_whole_batch();
   out.alone = (g.adapter() != nullptr && !g.adapter()->saved_modules().empty()) ||
-              (out.whole && tokens_of(request) > options_.micro_batch_tokens);
+              (out.whole && rows_of(runs) > options_.micro_batch_tokens);
   return out;
 }
 
-// Room for a pass of so many tokens.
-void MultiLoraTransformersModel::plan_memory_for(int64_t tokens) {
-  if (tokens <= planned_tokens_) return;
+// Room for such a pass.
+void MultiLoraTransformersModel::plan_memory_for(const PassSize& size) {
+  if (size.rows <= planned_.rows && size.spread <= planned_.spread) return;
+  const PassSize both = {std::max(size.rows, planned_.rows), std::max(size.spread, planned_.spread)};
   const bool check = options_.check_memory && options_.device.is_cpu();
-  const PassPlan plan =
-      plan_shared_passes(*shared_.model, multi_.max_r, tokens, options_.gradient_checkpointing, check);
+  const PassPlan plan = plan_shared_passes(*shared_.model, multi_.max_r, both, options_.share_prefix,
+                                           options_.gradient_checkpointing, check);
   shared_.live = nullptr;
   shared_.model->finish();
   shared_.model->arena().reserve(plan.arena_bytes);
   recompute_ = plan.recompute;
-  planned_tokens_ = tokens;
+  planned_ = both;
 }
 
 // ---------------------------------------------------------------- running
@@ -204,6 +211,7 @@ struct MultiLoraTransformersModel::Running {
   std::span<const TenantRequest> requests;
   std::vector<TenantResult> results;
   std::vector<std::shared_ptr<TrainGroup::Call>> calls;
+  std::vector<std::vector<FeatureRun>> runs;  // what the planner plans of each
 
   const TenantRequest& request(int64_t id) const { return requests[static_cast<size_t>(id)]; }
   TenantResult& result(int64_t id) { return results[static_cast<size_t>(id)]; }
@@ -242,26 +250,50 @@ void MultiLoraTransformersModel::take_requests(Running& running, PassPlanner& pl
       }
     }
   };
-  for_accepted([&](size_t i) { accepted[i] = planned(running.requests[i]); });
-  int64_t shared = 0;  // tokens of sequences that can share a pass
+  for_accepted([&](size_t i) { accepted[i] = planned(running.requests[i], running.runs[i]); });
+  int64_t shared = 0;  // rows of sequences that can share a pass
   for_accepted([&](size_t i) {
     for (const int64_t length : accepted[i]->lengths) shared += length <= budget ? length : 0;
   });
+  const double spread = most_tokens_of_a_row(running);
+  const auto pass_of = [&](int64_t rows) {
+    return PassSize{.rows = rows, .spread = static_cast<int64_t>(spread * static_cast<double>(rows))};
+  };
   for_accepted([&](size_t i) {
     if (accepted[i]->kind == WorkKind::kStep) return;
-    plan_memory_for(std::min(shared, budget));
+    plan_memory_for(pass_of(std::min(shared, budget)));
     const auto& lengths = accepted[i]->lengths;
     // A longer sequence has a pass of its own.
     if (const int64_t longest = *std::max_element(lengths.begin(), lengths.end()); longest > budget)
-      plan_memory_for(longest);
+      plan_memory_for(pass_of(longest));
   });
   for_accepted([&](size_t i) { planner.push(static_cast<int64_t>(i), std::move(*accepted[i])); });
+}
+
+// The most tokens that a row of a pass that goes backward may stand for; 0: no rows are shared there.
+double MultiLoraTransformersModel::most_tokens_of_a_row(const Running& running) const {
+  double most = 0;
+  for (size_t i = 0; i < running.requests.size(); ++i) {
+    const TenantRequest& request = running.requests[i];
+    if (request.kind != WorkKind::kForwardBackward || !running.results[i].ok()) continue;
+    if (options_.share_prefix == PrefixSharing::kExact && share_prefixes(request.features)) most = 1;
+    if (options_.share_prefix != PrefixSharing::kGroups) continue;
+    size_t begin = 0;
+    for (const FeatureRun& run : running.runs[i]) {
+      int64_t tokens = 0;
+      for (; begin < static_cast<size_t>(run.end); ++begin)
+        tokens += static_cast<int64_t>(request.features[begin].input_ids.size());
+      most = std::max(most, static_cast<double>(tokens) / static_cast<double>(run.rows));
+    }
+  }
+  return most;
 }
 
 std::vector<TenantResult> MultiLoraTransformersModel::run(std::span<const TenantRequest> requests) {
   Running running{.requests = requests,
                   .results = std::vector<TenantResult>(requests.size()),
-                  .calls = std::vector<std::shared_ptr<TrainGroup::Call>>(requests.size())};
+                  .calls = std::vector<std::shared_ptr<TrainGroup::Call>>(requests.size()),
+                  .runs = std::vector<std::vector<FeatureRun>>(requests.size())};
   PassPlanner planner({.token_budget = options_.micro_batch_tokens, .max_tenants = most_in_a_pass()});
   take_requests(running, planner);
   try {
@@ -338,13 +370,16 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
   bool backward = false;
   int64_t tokens = 0;
   bring_in(running, planned);
-  for (const auto& place : planned) {
-    if (!running.result(place.id).ok()) continue;
+  for (const auto& work : planned) {
+    if (!running.result(work.id).ok()) continue;
+    const auto& runs = running.runs[static_cast<size_t>(work.id)];
+    const auto end_of = [&](int64_t run) { return run == 0 ? 0 : runs[static_cast<size_t>(run) - 1].end; };
+    const PassPlanner::Piece place = {work.id, end_of(work.begin), end_of(work.end)};
     const TenantRequest& request = running.request(place.id);
     TrainGroup& g = group_of(request);
     try {
       if (request.kind == WorkKind::kForwardBackward && g.loss().needs_whole_batch() &&
-          tokens_of(request) > options_.micro_batch_tokens) {
+          rows_of(running.runs[static_cast<size_t>(place.id)]) > options_.micro_batch_tokens) {
         // A loss over more than a pass holds: alone, over passes that are repeated.
         g.passes().recompute = recompute_;
         running.result(place.id).output = g.forward_backward(request.features, request.args);
@@ -366,7 +401,8 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
   shared_.live = nullptr;
   std::set<int64_t> broken;
   try {
-    shared_.fused().forward(parts, recompute_);
+    shared_.fused().forward(parts, {recompute_, options_.share_prefix});
+    num_computed_rows_ += shared_.fused().computed_rows();
     for (auto& item : items) {
       try {
         group_of(running.request(item.place.id)).take_forward(*running.call(item.place.id), *item.piece);

@@ -90,9 +90,11 @@ class MultiLoraTransformersModel : public TransformersModel {
   AdapterPool& pool() { return pool_; }
   /// The group of an adapter, in memory. The name is needed.
   TrainGroup& group(const std::string& adapter_name = "") override;
-  /// Passes that run() has made so far, and the tokens that went through them.
+  /// Passes that run() has made so far, the tokens that went through them, and the rows that were computed
+  /// for these (fewer where sequences share their beginning).
   int64_t num_passes() const { return num_passes_; }
   int64_t num_pass_tokens() const { return num_pass_tokens_; }
+  int64_t num_computed_rows() const { return num_computed_rows_; }
 
  protected:
   std::vector<InputFeature> features_of(const ModelInputs& inputs) const override;
@@ -102,12 +104,13 @@ class MultiLoraTransformersModel : public TransformersModel {
   struct Running;
   void add(const std::string& name, std::shared_ptr<Adapter> adapter);
   void check_lengths(std::span<const InputFeature> features) const;
-  PlannedRequest planned(const TenantRequest& request);
-  void plan_memory_for(int64_t tokens);
+  PlannedRequest planned(const TenantRequest& request, std::vector<FeatureRun>& runs);
+  void plan_memory_for(const PassSize& size);
   int64_t most_in_a_pass() const;
   void take_requests(Running& running, PassPlanner& planner);
   TrainGroup& group_of(const TenantRequest& request);
   StepResult carry_out_step(const TenantRequest& request);
+  double most_tokens_of_a_row(const Running& running) const;
   void bring_in(Running& running, const std::vector<PassPlanner::Piece>& pieces);
   void fail_request(Running& running, int64_t id);
   void end_call(Running& running, int64_t id);
@@ -116,7 +119,8 @@ class MultiLoraTransformersModel : public TransformersModel {
   MultiLoraOptions multi_;
   AdapterPool pool_;
   TrainGroup base_;  // the model alone; only scored
-  int64_t planned_tokens_ = 0, num_passes_ = 0, num_pass_tokens_ = 0;
+  PassSize planned_;
+  int64_t num_passes_ = 0, num_pass_tokens_ = 0, num_computed_rows_ = 0;
   bool recompute_ = false;
 };
 

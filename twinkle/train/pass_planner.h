@@ -25,8 +25,8 @@ struct PassPlannerOptions {
 struct PlannedRequest {
   std::string tenant;  // its adapter, "": the base model
   WorkKind kind = WorkKind::kForward;
-  std::vector<int64_t> lengths;  // tokens of each sequence; none for a step
-  bool whole = false;            // all sequences in one pass (the loss needs the whole batch)
+  std::vector<int64_t> lengths;  // rows of each sequence, or of sequences that stay together; none for a step
+  bool whole = false;            // all of them in one pass (the loss needs the whole batch)
   bool alone = false;            // no other tenant in the pass
 };
 
@@ -40,7 +40,7 @@ class PassPlanner {
 
   struct Piece {
     int64_t id = 0;              // of the request
-    int64_t begin = 0, end = 0;  // its sequences
+    int64_t begin = 0, end = 0;  // of its lengths
   };
   struct Plan {
     std::vector<int64_t> steps;  // step requests to carry out first

@@ -47,12 +47,19 @@ int64_t arena_peak(const PlanInput& in) {
       rows(Q) + std::max(low + drop_q, rows(Q) + 2 * rows(KV) + 2 * rows(K) + low + drop_k);
   const int64_t backward_scratch = std::max(mlp, attention) + (in.recompute ? saved : 0);
 
+  // Shared rows are spread out again: all that a layer kept, or what goes into and comes out of it.
+  int64_t spread = 0;
+  if (in.spread > 0 && in.share_backward)
+    spread = rounded(in.spread * K) + 4 * rounded(in.spread * KV);
+  else if (in.spread > 0)
+    spread = rows(K) + (in.recompute || L < 8 ? saved : 0);
+
   const int64_t inputs = rows(K) * (L + 1);
   const int64_t top =
       rows(1) + rows(K) + 2 * rounded(S * K);  // last norm, hidden, scored rows and their gradient
   const int64_t kept = inputs + (in.recompute ? 0 : L * saved);
-  const int64_t in_backward =
-      kept + top + 2 * rows(K) + std::max(backward_scratch, in.recompute ? saved + forward_scratch : 0);
+  const int64_t in_backward = kept + top + 2 * rows(K) + spread +
+                              std::max(backward_scratch, in.recompute ? saved + forward_scratch : 0);
   const int64_t in_forward = kept + forward_scratch + (in.recompute ? saved : 0);
   return std::max(in_backward, in_forward);
 }
@@ -189,10 +196,12 @@ std::string MemoryPlan::to_text() const {
 
 namespace {
 
-PlanInput input_of(const CausalLM& model, int64_t tokens) {
+PlanInput input_of(const CausalLM& model, const PassSize& size, PrefixSharing sharing) {
   PlanInput in;
   in.config = model.config();
-  in.tokens = in.scored = tokens;
+  in.tokens = in.scored = size.rows;
+  in.spread = size.spread;
+  in.share_backward = sharing == PrefixSharing::kGroups;
   in.process_bytes = 1;  // what runs already is not asked for again
   for (const auto& parameter : model.parameters()) {
     if (parameter.is_matrix())
@@ -223,8 +232,29 @@ PassPlan first_that_fits(CausalLM& model, PlanInput in, Recompute policy, bool c
 
 }  // namespace
 
-PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check) {
-  PlanInput in = input_of(model, tokens);
+PassSize largest_pass(std::span<const InputFeature> features, PrefixSharing sharing, int64_t max_rows) {
+  const auto runs = feature_runs(features, sharing, true, max_rows);
+  PassSize out;
+  int64_t all = 0;
+  for (const FeatureRun& run : runs) {
+    out.rows = std::max(out.rows, run.rows);
+    all += run.rows;
+  }
+  out.rows = std::max(out.rows, std::min(all, max_rows));
+  if (sharing == PrefixSharing::kExact && share_prefixes(features)) out.spread = out.rows;
+  if (sharing != PrefixSharing::kGroups) return out;
+  size_t begin = 0;
+  for (const int64_t end : split_runs(runs, max_rows)) {
+    int64_t tokens = 0;
+    for (; begin < static_cast<size_t>(end); ++begin)
+      tokens += static_cast<int64_t>(features[begin].input_ids.size());
+    out.spread = std::max(out.spread, tokens);
+  }
+  return out;
+}
+
+PassPlan plan_passes(CausalLM& model, TrainGroup& group, const PassSize& size, Recompute policy, bool check) {
+  PlanInput in = input_of(model, size, group.passes().sharing);
   in.optimizer_bytes = group.optimizer().state_bytes_per_element();
   in.full = group.adapter() == nullptr;
   if (Adapter* adapter = group.adapter()) {
@@ -252,8 +282,9 @@ PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompu
       });
 }
 
-PassPlan plan_shared_passes(CausalLM& model, int64_t max_rank, int64_t tokens, Recompute policy, bool check) {
-  PlanInput in = input_of(model, tokens);
+PassPlan plan_shared_passes(CausalLM& model, int64_t max_rank, const PassSize& size, PrefixSharing sharing,
+                            Recompute policy, bool check) {
+  PlanInput in = input_of(model, size, sharing);
   in.lora_rank = max_rank;
   in.lora_modules_per_layer = 7;
   in.lora_dropout = true;

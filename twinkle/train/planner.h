@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "twinkle/core/json.h"
+#include "twinkle/data/shared_prefix.h"
 #include "twinkle/lora/adapter.h"
 #include "twinkle/model/model_config.h"
 
@@ -32,6 +33,8 @@ struct PlanInput {
   int64_t optimizer_bytes = 8;  // state bytes of a trained element
   int64_t tokens = 2048;        // of the largest pass
   int64_t scored = 2048;        // scored tokens of that pass
+  int64_t spread = 0;           // tokens that its rows stand for, when sequences share rows; 0: none do
+  bool share_backward = false;  // and backward runs over shared rows too
   bool recompute = false;
   int64_t data_bytes = 0;     // encoded rows and tokenizer
   int64_t process_bytes = 0;  // what the program takes before a model is loaded; 0: what this one takes now
@@ -63,12 +66,21 @@ struct PassPlan {
   int64_t arena_bytes = 0;
 };
 
-/// Plans passes of up to `tokens` tokens. With `check`, `exhausted` with the whole plan when it would not fit
-/// in any way the policy allows. Nothing is allocated.
-PassPlan plan_passes(CausalLM& model, TrainGroup& group, int64_t tokens, Recompute policy, bool check = true);
+/// The largest pass of some calls.
+struct PassSize {
+  int64_t rows = 0;
+  int64_t spread = 0;  // see PlanInput
+};
+/// Of a call that goes backward, in passes of up to `max_rows` rows.
+PassSize largest_pass(std::span<const InputFeature> features, PrefixSharing sharing, int64_t max_rows);
+
+/// Plans passes of up to `size.rows` rows. With `check`, `exhausted` with the whole plan when it would not
+/// fit in any way the policy allows. Nothing is allocated.
+PassPlan plan_passes(CausalLM& model, TrainGroup& group, const PassSize& size, Recompute policy,
+                     bool check = true);
 /// Likewise for passes that adapters of up to `max_rank` on every module share; the adapters themselves are
 /// in memory already.
-PassPlan plan_shared_passes(CausalLM& model, int64_t max_rank, int64_t tokens, Recompute policy,
-                            bool check = true);
+PassPlan plan_shared_passes(CausalLM& model, int64_t max_rank, const PassSize& size, PrefixSharing sharing,
+                            Recompute policy, bool check = true);
 
 }  // namespace twinkle

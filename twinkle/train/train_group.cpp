@@ -45,11 +45,20 @@ std::shared_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFea
     throw invalid_argument("[forward] temperature must be > 0, got " + std::to_string(args.temperature));
   }
   if (training && args.disable_lora) throw invalid_argument("[forward] disable_lora is for forward_only");
+  if (training && passes_.sharing == PrefixSharing::kGroups && adapter_ &&
+      adapter_->config().lora_dropout > 0) {
+    throw invalid_argument(
+        "[forward] share_prefix 'groups' needs an adapter without lora_dropout, this one has " +
+        Json(adapter_->config().lora_dropout).dump() +
+        ": each answer draws its own dropout for the prompt, so there is nothing that they could share; set "
+        "lora_dropout to 0 or share_prefix to 'exact'");
+  }
   auto call = std::make_shared<Call>();
   call->features.assign(features.begin(), features.end());
   call->args = args;
   call->training = training;
-  call->ends = split_by_tokens(features, passes_.micro_batch_tokens);
+  const int64_t most = passes_.micro_batch_tokens;
+  call->ends = split_runs(feature_runs(features, passes_.sharing, training, most), most);
   call->first_order = sequences_seen_;
   for (const auto& feature : features) call->num_tokens += static_cast<int64_t>(feature.input_ids.size());
   return call;
@@ -58,8 +67,8 @@ std::shared_ptr<TrainGroup::Call> TrainGroup::make_call(std::span<const InputFea
 std::unique_ptr<TrainGroup::Piece> TrainGroup::piece_of(const Call& call, int64_t begin, int64_t end,
                                                         bool for_backward) {
   auto piece = std::make_unique<Piece>();
-  piece->micro =
-      make_micro_batch(call.features, call.args.extras, begin, end, call.first_order, passes_.packing);
+  piece->micro = make_micro_batch(call.features, call.args.extras, begin, end, call.first_order,
+                                  passes_.packing, passes_.sharing == PrefixSharing::kGroups && for_backward);
   piece->part = {.micro = &piece->micro,
                  .adapter = call.args.disable_lora ? nullptr : adapter_.get(),
                  .training = call.training,
@@ -74,7 +83,7 @@ std::unique_ptr<TrainGroup::Piece> TrainGroup::piece_of(const Call& call, int64_
 void TrainGroup::run_piece(Piece& piece) {
   shared_.live = nullptr;
   PassPart* part = &piece.part;
-  shared_.fused().forward(std::span(&part, 1), passes_.recompute);
+  shared_.fused().forward(std::span(&part, 1), {passes_.recompute, passes_.sharing});
   piece.micro.input.logprob_S = piece.part.logprob_S;
   piece.micro.input.entropy_S = piece.part.entropy_S;
 }

@@ -24,6 +24,7 @@
 #include "twinkle/train/metrics.h"
 #include "twinkle/train/micro_batch.h"
 #include "twinkle/train/optimizer.h"
+#include "twinkle/train/planner.h"
 #include "twinkle/train/scheduler.h"
 
 namespace twinkle {
@@ -35,10 +36,11 @@ struct ComponentSpec {
 };
 
 struct PassOptions {
-  int64_t micro_batch_tokens = 2048;  // most tokens of one pass; a longer sequence gets a pass of its own
+  int64_t micro_batch_tokens = 2048;  // most rows of one pass; a longer sequence gets a pass of its own
   bool recompute = false;             // keep only each layer's input between forward and backward
   PackingOrder packing = PackingOrder::kAsGiven;
-  int64_t planned_tokens = 0;  // memory was found to be enough for passes of so many tokens
+  PrefixSharing sharing = PrefixSharing::kExact;
+  PassSize planned;  // memory was found to be enough for such passes
 };
 
 /// Beside the features of a call.

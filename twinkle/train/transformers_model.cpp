@@ -48,7 +48,8 @@ TrainGroup& TransformersModel::add_group(const std::string& name, std::shared_pt
   made->set_before_update([this] { writer_.wait_read(); });
   made->passes() = {.micro_batch_tokens = options_.micro_batch_tokens,
                     .recompute = options_.gradient_checkpointing == Recompute::kAlways,
-                    .packing = options_.packing};
+                    .packing = options_.packing,
+                    .sharing = options_.share_prefix};
   return *(groups_[name] = std::move(made));
 }
 
@@ -171,17 +172,14 @@ std::vector<InputFeature> TransformersModel::features_of(const ModelInputs& inpu
 TrainGroup& TransformersModel::training_group(const std::string& adapter_name,
                                               const std::vector<InputFeature>& features) {
   TrainGroup& g = group(adapter_name);
-  int64_t longest = 0, all = 0;
-  for (const auto& feature : features) {
-    longest = std::max(longest, static_cast<int64_t>(feature.input_ids.size()));
-    all += static_cast<int64_t>(feature.input_ids.size());
-  }
-  const int64_t tokens = std::max(longest, std::min(all, options_.micro_batch_tokens));
-  if (tokens > g.passes().planned_tokens) {
+  const PassSize most = largest_pass(features, options_.share_prefix, options_.micro_batch_tokens);
+  PassSize& planned = g.passes().planned;
+  if (most.rows > planned.rows || most.spread > planned.spread) {
     const bool check = options_.check_memory && options_.device.is_cpu();
-    const PassPlan plan = plan_passes(*shared_.model, g, tokens, options_.gradient_checkpointing, check);
+    const PassSize both = {std::max(most.rows, planned.rows), std::max(most.spread, planned.spread)};
+    const PassPlan plan = plan_passes(*shared_.model, g, both, options_.gradient_checkpointing, check);
     g.passes().recompute = plan.recompute;
-    g.passes().planned_tokens = tokens;
+    planned = both;
     shared_.live = nullptr;  // a pass that was held is run again when it is asked for
     shared_.model->finish();
     shared_.model->arena().reserve(plan.arena_bytes);

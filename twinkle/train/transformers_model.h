@@ -42,6 +42,9 @@ struct TransformersModelOptions {
   uint64_t seed = 42;        // of fresh weights
   int64_t gradient_accumulation_steps = 1;
   int64_t micro_batch_tokens = 2048;  // most tokens of one pass; changes no bit
+  /// Sequences that begin alike (answers to one prompt): kExact runs what they have in common once, forward,
+  /// which changes no bit; kGroups also backward, in other bits; see docs/exactness.md.
+  PrefixSharing share_prefix = PrefixSharing::kExact;
   Recompute gradient_checkpointing = Recompute::kAuto;
   PackingOrder packing = PackingOrder::kAsGiven;
   bool check_memory = true;  // refuse training that will not fit, before anything is allocated

@@ -12,6 +12,7 @@ namespace {
 
 struct Pass {
   int64_t tokens = 0, scored = 0, data_bytes = 0;
+  bool shares = false;  // some rows begin alike
 };
 
 // The largest pass of the first epoch, or of full rows when there is no data set.
@@ -32,6 +33,7 @@ Pass largest_pass(const ParsedArgs& args, const ModelConfig& config, int64_t bud
   DataLoader loader = make_loader(args, data.take_features(), tmpl->options().max_length, &note);
   for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
     const auto features = loader.next();
+    out.shares |= share_prefixes(features);
     int64_t begin = 0;
     for (const int64_t end : split_by_tokens(features, budget)) {
       Pass pass;
@@ -57,6 +59,7 @@ int plan(const ParsedArgs& args) {
       args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass") : defaults.micro_batch_tokens);
   in.tokens = pass.tokens;
   in.scored = pass.scored;
+  if (pass.shares) in.spread = in.tokens;
   in.data_bytes = pass.data_bytes;
   const int64_t available = args.has("memory_limit_mb") ? args.get_int("memory_limit_mb") * 1'000'000
                                                         : available_memory_bytes() + resident_bytes();

@@ -104,6 +104,7 @@ void check_run_fits(const ParsedArgs& args, PlanInput in, std::span<const InputF
   const int64_t budget = args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass")
                                                          : TransformersModelOptions().micro_batch_tokens;
   in.tokens = in.scored = std::max(lengths.empty() ? 0 : lengths[0], std::min(all, budget));
+  if (share_prefixes(features)) in.spread = in.tokens;
   in.data_bytes = 0;  // it lies in memory already
   const int64_t available = available_memory_bytes() + resident_bytes();
   MemoryPlan plan;

@@ -11,6 +11,12 @@ constexpr int64_t kQueryChunk = 256;
 
 // The keys or values of a sequence in order, [G, kv_len, D].
 at::Tensor gather_rows(const at::Tensor& rows_RGD, const AttentionSequence& s) {
+  if (!s.block_rows.empty()) {
+    std::vector<int64_t> rows;
+    for (int64_t p = 0; p < s.kv_len; ++p)
+      rows.push_back(s.block_rows[static_cast<size_t>(p / kAttentionBlock)] + p % kAttentionBlock);
+    return rows_RGD.index_select(0, at::tensor(rows, at::kLong).to(rows_RGD.device())).transpose(0, 1);
+  }
   if (s.blocks.empty()) return rows_RGD.slice(0, s.kv_begin, s.kv_begin + s.kv_len).transpose(0, 1);
   const int64_t G = rows_RGD.size(1), D = rows_RGD.size(2);
   const int64_t used = (s.kv_len + kAttentionBlock - 1) / kAttentionBlock;
@@ -74,32 +80,33 @@ void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tenso
   }
 }
 
-void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_TGD,
-                        const at::Tensor& v_TGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
+void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_RGD,
+                        const at::Tensor& v_RGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
                         std::span<const AttentionSequence> sequences, double scale, int64_t window,
-                        at::Tensor& dq_THD, at::Tensor& dk_TGD, at::Tensor& dv_TGD) {
-  const int64_t G = k_TGD.size(1);
+                        at::Tensor& dq_THD, at::Tensor& dk_RGD, at::Tensor& dv_RGD) {
+  const int64_t G = k_RGD.size(1);
   for (const AttentionSequence& s : sequences) {
     if (s.q_len == 0) continue;
-    const at::Tensor k = gather_rows(k_TGD, s), v = gather_rows(v_TGD, s);
+    const at::Tensor k = gather_rows(k_RGD, s), v = gather_rows(v_RGD, s);
     at::Tensor dk = at::zeros(k.sizes(), k.options()), dv = at::zeros(v.sizes(), v.options());
     for (int64_t begin = 0; begin < s.q_len; begin += kQueryChunk) {
       const int64_t end = std::min(s.q_len, begin + kQueryChunk), n = end - begin;
       const int64_t row = s.q_begin + begin, last = s.q_begin + end;
-      const at::Tensor hidden = hidden_mask(begin, n, end, window, q_THD.device());
+      const int64_t first = s.kv_len - s.q_len + begin, keys = first + n;
+      const at::Tensor hidden = hidden_mask(first, n, keys, window, q_THD.device());
       const at::Tensor q = group_rows(q_THD, row, last, G), dout = group_rows(do_THD, row, last, G);
       const at::Tensor o = group_rows(o_THD, row, last, G),
                        lse = group_rows(lse_TH.unsqueeze(2), row, last, G);
-      const at::Tensor k_seen = k.slice(1, 0, end), v_seen = v.slice(1, 0, end);
+      const at::Tensor k_seen = k.slice(1, 0, keys), v_seen = v.slice(1, 0, keys);
       const at::Tensor p = at::exp(masked_scores(q, k_seen, scale, hidden) - lse);
       const at::Tensor delta = (dout * o).sum(2, /*keepdim=*/true);
       const at::Tensor ds = p * (at::matmul(dout, v_seen.transpose(1, 2)) - delta) * scale;
       put_rows(at::matmul(ds, k_seen), row, last, dq_THD);
-      dk.slice(1, 0, end).add_(at::matmul(ds.transpose(1, 2), q));
-      dv.slice(1, 0, end).add_(at::matmul(p.transpose(1, 2), dout));
+      dk.slice(1, 0, keys).add_(at::matmul(ds.transpose(1, 2), q));
+      dv.slice(1, 0, keys).add_(at::matmul(p.transpose(1, 2), dout));
     }
-    dk_TGD.slice(0, s.kv_begin, s.kv_begin + s.kv_len).copy_(dk.transpose(0, 1));
-    dv_TGD.slice(0, s.kv_begin, s.kv_begin + s.kv_len).copy_(dv.transpose(0, 1));
+    dk_RGD.slice(0, s.kv_begin, s.kv_begin + s.kv_len).copy_(dk.transpose(0, 1));
+    dv_RGD.slice(0, s.kv_begin, s.kv_begin + s.kv_len).copy_(dv.transpose(0, 1));
   }
 }
 

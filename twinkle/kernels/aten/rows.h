@@ -29,10 +29,10 @@ void embedding_grad(const at::Tensor& dout_TK, const at::Tensor& tokens_T, std::
 void attention(const at::Tensor& q_THD, const at::Tensor& k_RGD, const at::Tensor& v_RGD,
                std::span<const AttentionSequence> sequences, double scale, int64_t window, at::Tensor& o_THD,
                at::Tensor& lse_TH);
-void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_TGD,
-                        const at::Tensor& v_TGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
+void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const at::Tensor& k_RGD,
+                        const at::Tensor& v_RGD, const at::Tensor& o_THD, const at::Tensor& lse_TH,
                         std::span<const AttentionSequence> sequences, double scale, int64_t window,
-                        at::Tensor& dq_THD, at::Tensor& dk_TGD, at::Tensor& dv_TGD);
+                        at::Tensor& dq_THD, at::Tensor& dk_RGD, at::Tensor& dv_RGD);
 
 void adam_step(at::Tensor& p, const at::Tensor& g, at::Tensor& m, at::Tensor& v, const AdamStep& hyper);
 double sum_of_squares(const at::Tensor& x);

@@ -65,24 +65,25 @@ int64_t attention_grad_scratch(int64_t heads, int64_t head_dim) {
          kAttentionGradBlocks * 5 * chunks * kBlock * kBlock + 2 * rows;
 }
 
-// Query positions [first, first + positions) of the sequence.
+// Query positions [first, first + positions) of the sequence; `row` is the first one's place among its
+// queries.
 struct QueryTile {
-  int64_t first, positions, rows;
+  int64_t first, row, positions, rows;
 };
 inline QueryTile query_tile(const AttentionGrad& t, int64_t index) {
-  const int64_t step = attention_grad_positions(t.heads), first = index * step;
+  const int64_t step = attention_grad_positions(t.heads), row = index * step, first = t.first + row;
   const int64_t positions = min_of(step, t.length - first);
-  return {first, positions, positions * t.heads};
+  return {first, row, positions, positions * t.heads};
 }
 
 inline void pack_queries(const AttentionGrad& t, const QueryTile& tile, const GradScratch& s) {
   for (int64_t r = 0; r < tile.rows; ++r) {
-    const int64_t position = tile.first + r / t.heads, head = r % t.heads;
-    const int64_t at = position * t.q_stride + head * t.head_dim;
+    const int64_t row = tile.row + r / t.heads, head = r % t.heads;
+    const int64_t at = row * t.q_stride + head * t.head_dim;
     pack_row(t.q + at, t.head_dim, t.scale, tile.rows, r, s.q);
     pack_row(t.dout + at, t.head_dim, 1.0f, tile.rows, r, s.dout);
-    s.lse[r] = t.lse[position * t.lse_stride + head];
-    s.delta[r] = t.delta[position * t.lse_stride + head];
+    s.lse[r] = t.lse[row * t.lse_stride + head];
+    s.delta[r] = t.delta[row * t.lse_stride + head];
   }
 }
 
@@ -170,7 +171,7 @@ inline void write_rows(const float* chunked, int64_t rows, int64_t r, int64_t he
 
 inline void write_queries(const AttentionGrad& t, const QueryTile& tile, float scale, const GradScratch& s) {
   for (int64_t r = 0; r < tile.rows; ++r) {
-    const int64_t at = (tile.first + r / t.heads) * t.q_stride + r % t.heads * t.head_dim;
+    const int64_t at = (tile.row + r / t.heads) * t.q_stride + r % t.heads * t.head_dim;
     write_rows(s.dq, tile.rows, r, t.head_dim, scale, t.dq + at);
   }
 }
@@ -179,7 +180,7 @@ inline void write_queries(const AttentionGrad& t, const QueryTile& tile, float s
 // processor's own prefetch.
 inline void prefetch_queries(const AttentionGrad& t, const QueryTile& tile) {
   const int64_t n = t.heads * t.head_dim;
-  for (int64_t p = tile.first; p < tile.first + tile.positions; ++p) {
+  for (int64_t p = tile.row; p < tile.row + tile.positions; ++p) {
     for (int64_t i = 0; i < n; i += kLanes) {
       _mm_prefetch(reinterpret_cast<const char*>(t.q + p * t.q_stride + i), _MM_HINT_T1);
       _mm_prefetch(reinterpret_cast<const char*>(t.dout + p * t.q_stride + i), _MM_HINT_T1);
@@ -198,9 +199,9 @@ void attention_grad(const AttentionGrad& t, int64_t block_begin, int64_t block_e
     fill_zero(b.dk, chunks * kBlock * kBlock);
     fill_zero(b.dv, chunks * kBlock * kBlock);
   }
-  int64_t end = t.length;
-  if (t.window > 0) end = min_of(end, min_of(t.length, block_end * kBlock) - 1 + t.window);
-  for (int64_t i = block_begin * kBlock / step; i * step < end; ++i) {
+  int64_t end = t.length - t.first;
+  if (t.window > 0) end = min_of(end, min_of(t.length, block_end * kBlock) - 1 + t.window - t.first);
+  for (int64_t i = max_of(0, block_begin * kBlock - t.first) / step; i * step < end; ++i) {
     const QueryTile tile = query_tile(t, i);
     // Blocks of the task with a key that some row of the tile sees.
     const int64_t oldest = t.window > 0 ? max_of(0, tile.first + 1 - t.window) / kBlock : 0;
@@ -214,7 +215,7 @@ void attention_grad(const AttentionGrad& t, int64_t block_begin, int64_t block_e
     } else {
       wait_for_turn(t.turns, i, from);
       for (int64_t r = 0; r < tile.rows; ++r) {
-        const int64_t at = (tile.first + r / t.heads) * t.q_stride + r % t.heads * D;
+        const int64_t at = (tile.row + r / t.heads) * t.q_stride + r % t.heads * D;
         pack_row(t.dq + at, D, 1.0f, tile.rows, r, s.dq);
       }
     }

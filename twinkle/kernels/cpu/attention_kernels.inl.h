@@ -92,6 +92,7 @@ inline void softmax_step(int rows, int units, const Seen* seen, float* scores, f
 
 // Row of the key/value tensors that holds the first position of block j.
 inline int64_t block_row(const AttentionTile& t, int64_t j) {
+  if (t.block_rows) return t.block_rows[j];
   return t.blocks ? t.blocks[j] * kBlock : t.kv_begin + j * kBlock;
 }
 

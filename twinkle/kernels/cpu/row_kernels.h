@@ -16,9 +16,10 @@ struct AttentionTile {
   int64_t first;   // position of the first query in its sequence
   const float* k;  // the first group's head of key row 0
   const float* v;
-  int64_t kv_stride;      // G * D
-  int64_t kv_begin;       // row of position 0 when blocks is null
-  const int32_t* blocks;  // place of each block of 64 positions, or null
+  int64_t kv_stride;          // G * D
+  int64_t kv_begin;           // row of position 0 when blocks and block_rows are null
+  const int32_t* blocks;      // place of each block of 64 positions, or null
+  const int64_t* block_rows;  // first row of each, or null
   float scale;
   int64_t window;      // 0: none
   float* o;            // laid out as q
@@ -36,11 +37,13 @@ struct GradTurns {
 void wait_for_turn(const GradTurns& turns, int64_t tile, int64_t block);
 void end_turn(const GradTurns& turns, int64_t tile, int64_t next_block);
 
-/// One sequence and key/value group of a backward pass; every pointer is at the sequence's first row.
+/// One sequence and key/value group of a backward pass; every pointer is at the sequence's first query or
+/// key.
 struct AttentionGrad {
   const float *dout, *q, *k, *v, *lse, *delta;
   float *dq, *dk, *dv;
   int64_t q_stride, kv_stride, lse_stride;
+  int64_t first;  // position of the first query
   int64_t length, heads, head_dim;
   float scale;
   int64_t window;
