@@ -32,6 +32,12 @@ TRAINED = {
                         remove_extra_whitespaces=False),
     "bpe suffix": dict(model_type="bpe", treat_whitespace_as_suffix=True, byte_fallback=True),
     "bpe across words": dict(model_type="bpe", split_by_whitespace=False, max_sentencepiece_length=24),
+    "word": dict(model_type="word"),
+    "word bytes": dict(model_type="word", normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True),
+    "word symbols": dict(model_type="word", user_defined_symbols=SYMBOLS, control_symbols=["<ctl>"]),
+    "char": dict(model_type="char"),
+    "char bytes": dict(model_type="char", normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True),
+    "char symbols": dict(model_type="char", user_defined_symbols=SYMBOLS, control_symbols=["<ctl>"], treat_whitespace_as_suffix=True),
     "bpe no prefix": dict(model_type="bpe", add_dummy_prefix=False, normalization_rule_name="nfkc"),
 }
 
@@ -114,7 +120,7 @@ def main():
         for name, file in train(folder):
             if wanted(name):
                 total += compare(name, args.tool, file, few, broken, args.shown)
-            if name in ("bpe llama", "bpe across words", "unigram identity") and wanted(name + " unused"):
+            if name in ("bpe llama", "bpe across words", "unigram identity", "word", "char") and wanted(name + " unused"):
                 unused = with_unused(file, folder / "unused.model")
                 total += compare(name + " unused", args.tool, unused, few, broken, args.shown)
     return end(total)

@@ -189,6 +189,32 @@ TEST(SentencePiece, UnigramTakesTheBestSum) {
   EXPECT_EQ(t->encode("a", {.add_special_tokens = true}), (Ids{3, 4, 2}));  // T5 ends with EOS
 }
 
+// Ids as the package gives them for the same pieces.
+TEST(SentencePiece, WordsAndCharacters) {
+  const std::string kWord = int_field(3, 3), kChar = int_field(3, 4);
+  const std::vector<Row> rows = letters({{kMark + "ab", -5}, {"cc", 0, 4}, {kMark + "b", -5, 5}});
+  const auto word = load(model(rows, kWord, kKeepSpaces));
+  EXPECT_EQ(word->encode("ab b ab"), (Ids{7, 9, 7}));        // unused pieces are found here
+  EXPECT_EQ(word->encode("ab xx a cc ab"), (Ids{7, 0, 7}));  // unknown neighbours are one, symbols no words
+  EXPECT_EQ(word->encode_with_offsets("ab xx a cc ab").offsets,
+            (std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 10}, {10, 13}}));
+  EXPECT_EQ(word->encode("  ab"), (Ids{3, 3, 7}));
+  EXPECT_EQ(word->decode(Ids{7, 9, 7}), "ab b ab");
+  const auto bare = load(model(rows, kWord, int_field(3, 0)));
+  EXPECT_EQ(bare->encode("a ab"), (Ids{4, 7}));
+  const auto chars = load(model(rows, kChar, kKeepSpaces));
+  EXPECT_EQ(chars->encode("ab cab"), (Ids{3, 4, 5, 3, 6, 4, 5}));
+  EXPECT_EQ(chars->encode("accca"), (Ids{3, 4, 8, 6, 4}));  // the symbol first
+  EXPECT_EQ(chars->encode("axya"), (Ids{3, 4, 0, 4}));
+  EXPECT_EQ(chars->encode("a", {.add_special_tokens = true}), (Ids{3, 4, 2}));
+  EXPECT_EQ(chars->decode(chars->encode("ab cab")), "ab cab");
+  for (const auto& t : {word, bare, chars}) {
+    const auto again = Tokenizer::from_json(t->to_json(), t->config(), "saved");
+    for (const char* text : {"xx ab", "a ab b", "accca", "", " a"})
+      EXPECT_EQ(again->encode(text), t->encode(text)) << text;
+  }
+}
+
 TEST(SentencePiece, SpacesAsTheFileSays) {
   const auto rows = letters({{kMark + "a", -2}});
   const auto trimmed = load(model(rows, kBpe, ""));
@@ -219,7 +245,7 @@ TEST(SentencePiece, BytesOfUnknownCharacters) {
     std::snprintf(text, sizeof text, "<0x%02X>", b);
     rows.push_back({text, 0, 6});
   }
-  for (const std::string& kind : {kBpe, kUnigram}) {
+  for (const std::string& kind : {kBpe, kUnigram, int_field(3, 4)}) {
     const auto t = load(model(rows, kind + int_field(35, 1), kKeepSpaces), {{"add_eos_token", false}});
     EXPECT_EQ(t->encode("a\xC3\xA9"), (Ids{3, 4, 7 + 0xC3, 7 + 0xA9}));
     EXPECT_EQ(t->decode(t->encode("a\xC3\xA9")), "a\xC3\xA9");
@@ -282,8 +308,8 @@ TEST(SentencePiece, FilesThatAreNone) {
             "[made.model] pieces[7]: a second unknown piece");
   EXPECT_EQ(error_of(model(letters({{"x", 0, 9}}), kBpe, "")),
             "[made.model] pieces[7]: type 9 of a piece (known are 1 to 6) (byte 10)");
-  EXPECT_EQ(error_of(model(kLetters, int_field(3, 4), "")),
-            "[made.model] trainer_spec: model kind char; read are unigram and BPE (byte 2)");
+  EXPECT_EQ(error_of(model(kLetters, int_field(3, 5), "")),
+            "[made.model] trainer_spec: model kind 5 (known are 1 to 4) (byte 2)");
   const std::string whole = model(kLetters, kBpe, kKeepSpaces);
   for (size_t size = 1; size < whole.size(); ++size) {
     try {  // every cut is either refused or a smaller model

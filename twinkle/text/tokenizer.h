@@ -45,7 +45,7 @@ class Tokenizer {
   static std::shared_ptr<const Tokenizer> from_json(const Json& tokenizer, const Json& tokenizer_config,
                                                     std::string_view where);
   static std::shared_ptr<const Tokenizer> from_gguf_metadata(const Json& metadata, std::string_view where);
-  /// The bytes of a SentencePiece model, kinds BPE and unigram. Of the config are read: the names of special
+  /// The bytes of a SentencePiece model. Of the config are read: the names of special
   /// tokens, added_tokens_decoder (names pieces anew), add_bos_token, add_eos_token, legacy.
   static std::shared_ptr<const Tokenizer> from_sentencepiece(std::string_view model,
                                                              const Json& tokenizer_config,

@@ -49,14 +49,8 @@ void parse_trainer(std::string_view bytes, const std::string& where, File* file)
     switch (reader.field()) {
       case 3: {
         const int64_t kind = reader.integer();
-        if (kind != 1 && kind != 2) {
-          reader.fail(std::string("model kind ") +
-                      (kind == 3   ? "word"
-                       : kind == 4 ? "char"
-                                   : std::to_string(kind)) +
-                      "; read are unigram and BPE");
-        }
-        file->unigram = kind == 1;
+        if (kind < 1 || kind > 4) reader.fail("model kind " + std::to_string(kind) + " (known are 1 to 4)");
+        file->kind = static_cast<File::Kind>(kind);
         break;
       }
       case 24:
@@ -207,6 +201,13 @@ void add_settings(const File& file, Json* parts) {
   for (const File::Piece& piece : file.pieces) {
     if (piece.type == File::kUserDefined) symbols.push_back(piece.text);
   }
+  if (file.kind == File::Kind::kWord) {  // a word begins at a marker, whatever the symbols
+    symbols.clear();
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"String", kMarker}}},
+                     {"behavior", "MergedWithNext"},
+                     {"invert", false}});
+  }
   std::stable_sort(symbols.begin(), symbols.end(),
                    [](const auto& a, const auto& b) { return a.size() > b.size(); });
   if (!symbols.empty()) {
@@ -285,13 +286,17 @@ std::shared_ptr<const Tokenizer> from_sentencepiece_file(SentencePieceFile given
     if (id >= 0 && (!config.contains(name) || config[name].is_null()))
       config[name] = file->pieces[static_cast<size_t>(id)].text;
   }
-  // By default a language model's text begins with BOS, and T5's (the unigram models) ends with EOS.
-  const bool bos = config_flag(config, "add_bos_token", !file->unigram && file->bos >= 0, root);
-  const bool eos = config_flag(config, "add_eos_token", file->unigram && file->eos >= 0, root);
+  // By default a language model's text begins with BOS; T5's (the unigram models) and SpeechT5's (char) end
+  // with EOS.
+  const bool bpe = file->kind == File::Kind::kBpe;
+  const bool bos = config_flag(config, "add_bos_token", bpe && file->bos >= 0, root);
+  const bool eos = config_flag(config, "add_eos_token", !bpe && file->eos >= 0, root);
   config["add_bos_token"] = bos;
   config["add_eos_token"] = eos;
   std::shared_ptr<const File> done = file;
-  auto model = file->unigram ? make_sentencepiece_unigram(done) : make_sentencepiece_bpe(done);
+  auto model = bpe                                  ? make_sentencepiece_bpe(done)
+               : file->kind == File::Kind::kUnigram ? make_sentencepiece_unigram(done)
+                                                    : make_sentencepiece_lookup(done);
   return make_tokenizer(std::move(parts), std::move(model), std::move(config), where);
 }
 

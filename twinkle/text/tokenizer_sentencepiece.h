@@ -22,8 +22,9 @@ struct SentencePieceFile {
     float score = 0;
     int type = kNormal;
   };
+  enum class Kind { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };  // as in the file
   std::vector<Piece> pieces;
-  bool unigram = true;
+  Kind kind = Kind::kUnigram;
   bool byte_fallback = false;
   int64_t unk = -1, bos = -1, eos = -1, pad = -1;
 
@@ -34,7 +35,7 @@ struct SentencePieceFile {
   bool prefix_every_part = true;  // also behind special tokens ("legacy" in tokenizer_config.json)
 };
 
-/// Reads the protobuf; errors name `where`. Kinds "word" and "char" are refused.
+/// Reads the protobuf; errors name `where`.
 SentencePieceFile parse_sentencepiece(std::string_view bytes, const std::string& where);
 
 /// The same checks for a file that came another way (GGUF).
@@ -46,8 +47,10 @@ std::shared_ptr<const Tokenizer> from_sentencepiece_file(SentencePieceFile file,
 /// Models of a file whose ids and pieces have been checked by parse_sentencepiece.
 std::unique_ptr<const Model> make_sentencepiece_bpe(std::shared_ptr<const SentencePieceFile> file);
 std::unique_ptr<const Model> make_sentencepiece_unigram(std::shared_ptr<const SentencePieceFile> file);
+/// Kinds "word" and "char".
+std::unique_ptr<const Model> make_sentencepiece_lookup(std::shared_ptr<const SentencePieceFile> file);
 
-/// What both models share: the whole text is normalized at once, spaces and all, as the file says.
+/// What all models share: the whole text is normalized at once, spaces and all, as the file says.
 std::unique_ptr<const Normalizer> make_sentencepiece_normalizer(
     std::shared_ptr<const SentencePieceFile> file);
 
