@@ -123,8 +123,18 @@ TEST(TaskRows, AnswersTravelInUserData) {
   EXPECT_EQ(data_of("OlympiadBenchProcessor", olympiad, "is_multiple_answer"), "true");
   EXPECT_NE(shown("OlympiadBenchProcessor", olympiad, {{"language", "en"}}).find("in \\boxed{} format"),
             std::string::npos);
-  EXPECT_EQ(error_of("OlympiadBenchProcessor", {{"question", "q"}, {"image_1", "x"}}),
-            "has 'image_1', and only text is trained on; remove the row");
+  const Json picture = {{"question", "q"}, {"image_1", "x.png"}, {"image_2", nullptr}, {"image_3", "y.png"}};
+  EXPECT_EQ(
+      Registry<Preprocessor>::create("OlympiadBenchProcessor")->parts(picture)[0].trajectory.messages[1],
+      Json::parse(R"({"role": "user", "content": [{"type": "image", "image": "x.png"},
+                            {"type": "image", "image": "y.png"}, {"type": "text", "text": "q"}]})"));
+  const Json clevr = {
+      {"image", {{"bytes", "iVBO"}, {"path", nullptr}}}, {"problem", "how many?"}, {"solution", "3"}};
+  EXPECT_EQ(data_of("CLEVRProcessor", clevr, "solution"), "\"3\"");
+  EXPECT_EQ(
+      Registry<Preprocessor>::create("CLEVRProcessor")->parts(clevr)[0].trajectory.messages[0]["content"][0],
+      (Json{{"type", "image"}, {"image", clevr["image"]}}));
+  EXPECT_EQ(error_of("CLEVRProcessor", {{"problem", "q"}, {"solution", "3"}}), "has no 'image'");
 }
 
 TEST(Groups, PartsOfARowStayTogether) {

@@ -117,6 +117,37 @@ TEST(Preprocessors, TextAndQueryResponse) {
       turns({{"user", "1"}, {"assistant", "2"}}));
 }
 
+// What stands in images, videos and audios goes where <image>, <video> and <audio> stand.
+TEST(Preprocessors, MediaGoIntoTheMessages) {
+  const auto messages = [](const std::string& name, const char* row) {
+    return run(name, Json::parse(row)).messages;
+  };
+  EXPECT_EQ(messages("MessagesProcessor",
+                     R"({"messages": [{"role": "user", "content": "<image>Who<image>?"},
+                                      {"role": "assistant", "content": "They"},
+                                      {"role": "user", "content": "And <video>?"}],
+                         "images": ["1.jpg", "2.jpg"], "videos": "v.mp4"})"),
+            Json::parse(R"([{"role": "user", "content": [{"type": "image", "image": "1.jpg"},
+                              {"type": "text", "text": "Who"}, {"type": "image", "image": "2.jpg"},
+                              {"type": "text", "text": "?"}]},
+                            {"role": "assistant", "content": "They"},
+                            {"role": "user", "content": [{"type": "text", "text": "And "},
+                              {"type": "video", "video": "v.mp4"}, {"type": "text", "text": "?"}]}])"));
+  // Without a place: before the first question. Those of a message are its own.
+  EXPECT_EQ(messages("QueryResponseProcessor", R"({"query": "q", "response": "r", "history": [["a", "b"]],
+                                                   "images": ["1.jpg"]})")[0],
+            Json::parse(R"({"role": "user", "content": [{"type": "image", "image": "1.jpg"},
+                            {"type": "text", "text": "a"}]})"));
+  EXPECT_EQ(messages("MessagesProcessor", R"({"messages": [{"role": "user", "content": "a <audio>"},
+                                              {"role": "user", "content": "b", "audios": ["s.wav"]}]})"),
+            Json::parse(R"([{"role": "user", "content": "a <audio>"}, {"role": "user", "content":
+                            [{"type": "audio", "audio": "s.wav"}, {"type": "text", "text": "b"}]}])"));
+  EXPECT_EQ(messages("QueryResponseProcessor", R"({"query": "<img>http://x/y.png</img>see <img> a</img>",
+                                                   "response": "r", "images": []})")[0],
+            Json::parse(R"({"role": "user", "content": [{"type": "image", "image": "http://x/y.png"},
+                            {"type": "text", "text": "see <img> a</img>"}]})"));
+}
+
 TEST(Preprocessors, ErrorsNameTheColumn) {
   struct Case {
     std::string name, row, want;
@@ -131,7 +162,11 @@ TEST(Preprocessors, ErrorsNameTheColumn) {
        "expected a string in 'input', got number 3"},
       {"AlpacaProcessor", R"({"instruction": "q", "output": "r", "history": "x"})",
        "expected a list of [question, answer] pairs in 'history'"},
-      {"AlpacaProcessor", R"({"instruction": "q", "output": "r", "images": ["x.png"]})",
+      {"AlpacaProcessor", R"({"instruction": "<image> <image>", "output": "r", "images": ["x.png"]})",
+       "has 2 <image> and 1 in 'images'"},
+      {"AlpacaProcessor", R"({"instruction": "q", "output": "r", "images": [5]})",
+       "expected paths in 'images', got number 5"},
+      {"TextProcessor", R"({"text": "q", "images": ["x.png"]})",
        "has 'images', and only text is trained on; remove the column or the row"},
       {"TextProcessor", R"({"text": ""})", "'text' is empty"},
       {"MessagesProcessor", R"({"text": "x"})",
@@ -146,8 +181,8 @@ TEST(Preprocessors, ErrorsNameTheColumn) {
       {"MessagesProcessor", R"({"messages": [{"role": "wizard", "content": "x"}]})",
        "'messages' message 1: unknown role 'wizard' (known: system, user, assistant, tool, human, gpt, "
        "observation, function_call)"},
-      {"MessagesProcessor", R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})",
-       "'messages' message 1: only blocks of type 'text' are trained on"},
+      {"MessagesProcessor", R"({"messages": [{"role": "user", "content": [{"type": "smell"}]}]})",
+       "'messages' message 1: expected blocks of type text, image, video or audio in 'content'"},
       {"MessagesProcessor", R"({"messages": [{"foo": 1}]})",
        "'messages' message 1: expected role and content, or from and value, got foo"},
       {"MessagesProcessor", R"({"conversations": [{"from": "human"}]})",

@@ -449,6 +449,34 @@ TEST(TemplateReal, IdsEqualEncodingTheWholeText) {
   }
 }
 
+TEST(TemplateReal, MediaHaveThePlacesOfTheChatTemplate) {
+  const auto user = [](const Json& blocks) { return chat({msg("user", blocks), msg("assistant", "a")}); };
+  const Json image = {{"type", "image"}, {"image", "cat.png"}}, text = {{"type", "text"}, {"text", "x"}};
+  const Json link = {{"type", "image_url"}, {"image_url", {{"url", "http://h/cat.png"}}}};
+  const Json audio = {{"type", "audio"}, {"audio", "a.wav"}};
+  const auto vision = real("minimind", "Qwen-Qwen3-VL.jinja");
+  const std::string pad = "<|vision_start|><|image_pad|><|vision_end|>";
+  for (const Json& block : {image, link}) {
+    EXPECT_NE(vision->render(user(Json::array({block, text})), false).find("user\n" + pad + "x<|im_end|>"),
+              std::string::npos);
+  }
+  EXPECT_NE(real("minimind", "google-gemma-4-31B-it.jinja")
+                ->render(user(Json::array({audio, link, text})), false)
+                .find("<|audio|>"),
+            std::string::npos);
+  EXPECT_EQ(error_of([&] { vision->render(user(Json::array({audio})), false); }),
+            "[template] message 0: the chat template has no place for a block "
+            "{\"type\":\"audio\",\"audio\":\"a.wav\"}");
+  EXPECT_EQ(error_of([&] { vision->encode(user(Json::array({text, link}))); }),
+            "[template] message 0: has an image (http://h/cat.png), and the models trained here read text "
+            "only; remove it, or the row");
+  EXPECT_EQ(error_of([&] {
+              vision->encode_prompt(user(Json::array({image})));
+            }).find("[template] message 0: has an "),
+            0u);
+  EXPECT_EQ(vision->encode(user(Json::array({text}))).size(), 1u);
+}
+
 TEST(TemplateReal, SmolLM2FromItsGguf) {
   const std::string path = test::smollm2();
   const auto tmpl = make_template("", Tokenizer::load(path));

@@ -5,6 +5,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/suggest.h"
+#include "twinkle/data/media.h"
 #include "twinkle/data/packing.h"
 
 namespace twinkle {
@@ -69,8 +70,7 @@ std::string strip_newlines(std::string_view text) {
 std::string joined_blocks(const Json& blocks, size_t index) {
   std::string out;
   for (const Json& block : blocks) {
-    const bool text = block.is_object() && block.value("type", "text") == "text" && block.contains("text") &&
-                      block.at("text").is_string();
+    const bool text = block_kind(block) == "text" && block.contains("text") && block.at("text").is_string();
     if (!text) {
       throw invalid_argument(place(index) + ": the chat template takes text only, got a block " +
                              block.dump().substr(0, 100));
@@ -78,6 +78,26 @@ std::string joined_blocks(const Json& blocks, size_t index) {
     out += block.at("text").get<std::string>();
   }
   return out;
+}
+
+// A block as the chat template knows it; one that it would pass over is refused.
+Json placed_block(const Json& block, const ChatTemplate& chat, size_t index) {
+  const std::string kind(block_kind(block));
+  if (kind.empty() || (kind != "text" && !chat.accepts(kind))) {
+    throw invalid_argument(place(index) + ": the chat template has no place for a block " +
+                           block.dump().substr(0, 100));
+  }
+  return plain_block(block);
+}
+
+// No model here sees pictures: their placeholders alone would be trained on.
+void refuse_media(const Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (const std::string media = media_in(messages[i]); !media.empty()) {
+      throw invalid_argument(place(i) + ": has " + media +
+                             ", and the models trained here read text only; remove it, or the row");
+    }
+  }
 }
 
 void split_thinking(Json* message) {
@@ -231,6 +251,7 @@ InputFeature GeneralTemplate::encode_prompt(const Trajectory& trajectory) const 
   InputFeature out;
   if (chat_) {
     const Prepared prepared = prepare(trajectory);
+    refuse_media(trajectory.messages);
     out.input_ids =
         encoder_.encode(chat_->render(prepared.messages, trajectory.tools, render_options(true))).ids;
   } else {
@@ -336,7 +357,11 @@ Json GeneralTemplate::prepare_message(const Json& given, size_t index) const {
     if (key != "loss" && key != "train" && key != "weight") message[key] = value;
   }
   if (const auto content = message.find("content"); content != message.end() && content->is_array()) {
-    if (!chat_->accepts_blocks()) *content = joined_blocks(*content, index);
+    if (!chat_->accepts_blocks()) {
+      *content = joined_blocks(*content, index);
+    } else {
+      for (Json& block : *content) block = placed_block(block, *chat_, index);
+    }
   }
   if (message["role"] == "assistant" && !message.contains("reasoning_content") &&
       chat_->mentions("reasoning_content")) {
@@ -347,6 +372,7 @@ Json GeneralTemplate::prepare_message(const Json& given, size_t index) const {
 
 InputFeature GeneralTemplate::encode_chat(const Trajectory& trajectory) const {
   const Prepared prepared = prepare(trajectory);
+  refuse_media(trajectory.messages);
   const ChatRenderOptions options = render_options(false);
   const Rendered rendered = chat_->render(prepared.messages, trajectory.tools, options);
   const Encoding encoding = encoder_.encode(rendered);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "twinkle/core/error.h"
+#include "twinkle/data/media.h"
 
 namespace twinkle::columns {
 
@@ -75,13 +76,13 @@ void add_history(Json& messages, const Row& row) {
 
 Trajectory question_and_answer(const Row& row, const std::string& system, std::string question,
                                std::string answer) {
-  refuse_media(row);
   refuse_bad_answer(row);
   Trajectory out;
   if (!system.empty()) add_message(out.messages, "system", system);
   add_history(out.messages, row);
   add_message(out.messages, "user", std::move(question));
   add_message(out.messages, "assistant", std::move(answer));
+  place_media(row, &out.messages);
   return out;
 }
 

@@ -14,7 +14,7 @@ std::string columns_of(const Row& row);
 const std::string& text_column(const Row& row, const std::string& column);
 /// An optional column: absent and null are "".
 std::string optional_text(const Row& row, const std::string& column);
-/// Images, audio and video would change what is trained on, so they are refused, never dropped.
+/// For rows that have no place for images, audio and video: they are refused, never dropped.
 void refuse_media(const Row& row);
 /// Data for KTO marks its bad answers; supervised training would learn them as good ones.
 void refuse_bad_answer(const Row& row);

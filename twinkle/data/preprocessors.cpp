@@ -1,10 +1,11 @@
 // The preprocessors that turn a row into a conversation, under upstream's names. Each is immutable: any
-// number of threads may call it. Columns that would change what is trained (images, audio) are refused, never
-// dropped.
+// number of threads may call it. Columns that would change what is trained (images, audio) go into the
+// messages or are refused, never dropped.
 #include <algorithm>
 #include <array>
 
 #include "twinkle/core/error.h"
+#include "twinkle/data/media.h"
 #include "twinkle/data/preprocessor_columns.h"
 
 namespace twinkle {
@@ -137,7 +138,6 @@ class MessagesProcessor : public Preprocessor {
   explicit MessagesProcessor(const Options& options) : system_(options.get_string("system")) {}
 
   Trajectory operator()(const Row& row) const override {
-    refuse_media(row);
     refuse_bad_answer(row);
     std::string column;
     for (const char* name : {"messages", "conversations", "conversation"}) {
@@ -167,6 +167,7 @@ class MessagesProcessor : public Preprocessor {
         throw invalid_argument("has a 'system' column and a system message; remove one");
       }
     }
+    place_media(row, &out.messages);
     out.tools = tools_of(row);
     if (const auto data = row.find("user_data"); data != row.end() && !data->is_null()) {
       const auto is_pair = [](const Json& item) {
@@ -212,8 +213,9 @@ class MessagesProcessor : public Preprocessor {
     }
     if (content.is_array()) {
       for (const auto& block : content) {
-        if (!block.is_object() || !block.contains("type") || block.at("type") != "text") {
-          throw invalid_argument(place + ": only blocks of type 'text' are trained on");
+        if (block_kind(block).empty() || !block.contains("type")) {
+          throw invalid_argument(place +
+                                 ": expected blocks of type text, image, video or audio in 'content'");
         }
       }
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "twinkle/core/error.h"
+#include "twinkle/data/media.h"
 #include "twinkle/data/preprocessor_columns.h"
 
 namespace twinkle {
@@ -118,15 +119,32 @@ class Gsm8kProcessor : public Preprocessor {
   bool add_assistant_;
 };
 
+class ClevrProcessor : public Preprocessor {
+ public:
+  explicit ClevrProcessor(const Options& options) : system_(options.get_string("system")) {}
+  Trajectory operator()(const Row& row) const override {
+    Trajectory out;
+    if (!system_.empty()) add_message(out.messages, "system", system_);
+    add_message(out.messages, "user", text_column(row, "problem"));
+    place_media(row, &out.messages);
+    if (out.messages.back().at("content").is_string()) throw invalid_argument("has no 'image'");
+    out.user_data.push_back(user_data_pair("solution", text_column(row, "solution")));
+    return out;
+  }
+
+ private:
+  std::string system_;
+};
+
 class OlympiadBenchProcessor : public Preprocessor {
  public:
   explicit OlympiadBenchProcessor(const Options& options)
       : system_(options.get_string("system")), chinese_(options.get_string("language") == "zh") {}
   Trajectory operator()(const Row& row) const override {
+    Row images = {{"images", Json::array()}};
     for (int i = 1; i <= 9; ++i) {
       const auto image = row.find("image_" + std::to_string(i));
-      if (image != row.end() && !image->is_null())
-        throw invalid_argument("has '" + image.key() + "', and only text is trained on; remove the row");
+      if (image != row.end() && !image->is_null()) images["images"].push_back(*image);
     }
     const std::string context = optional_text(row, "context"), unit = optional_text(row, "unit");
     const std::string subject = optional_text(row, "subject");
@@ -135,6 +153,7 @@ class OlympiadBenchProcessor : public Preprocessor {
     Trajectory out;
     add_message(out.messages, "system", !system_.empty() ? system_ : chinese_ ? kChinese : kEnglish);
     add_message(out.messages, "user", question);
+    place_media(images, &out.messages);
     std::string truth = joined(row, "final_answer", ", ");
     if (!unit.empty() && !truth.empty()) truth += " " + unit;
     out.user_data.push_back(user_data_pair("ground_truth", truth));
@@ -206,8 +225,12 @@ const auto kGsm8k = add_preprocessor<Gsm8kProcessor>(
       .type = ParamType::kBool,
       .default_value = false,
       .help = "Add the answer as the assistant's turn, to train on."}});
+const auto kClevr = add_preprocessor<ClevrProcessor>(
+    "CLEVRProcessor",
+    "Rows {image, problem, solution}: questions about a picture; the solution is for the reward.",
+    {text_param("system", "", kSystemHelp)});
 const auto kOlympiad = add_preprocessor<OlympiadBenchProcessor>(
-    "OlympiadBenchProcessor", "Rows of OlympiadBench without images, as prompts; answers are for the reward.",
+    "OlympiadBenchProcessor", "Rows of OlympiadBench as prompts; answers are for the reward.",
     {text_param("system", "", "System message; \"\": one in the language below."),
      {.name = "language",
       .default_value = "zh",

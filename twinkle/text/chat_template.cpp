@@ -86,6 +86,9 @@ ChatTemplate::ChatTemplate(const Json& config, std::string_view source) {
   }
   text_arguments_ = !probe_arguments(false) && probe_arguments(true);
   accepts_blocks_ = probe_blocks();
+  for (const char* kind : {"image", "video", "audio"}) {
+    if (accepts_blocks_ && probe_media(kind)) media_.emplace_back(kind);
+  }
 }
 
 const JinjaTemplate& ChatTemplate::pick(bool with_tools) const {
@@ -115,6 +118,20 @@ bool ChatTemplate::probe_blocks() const {
   try {
     const std::string text = render_prepared(messages, nullptr, {}).text;
     return text.find("probe_text") != std::string::npos && text.find("type") == std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Templates pass over what they do not know.
+bool ChatTemplate::probe_media(const std::string& kind) const {
+  const Json text = {{"type", "text"}, {"text", "probe_text"}};
+  const Json block = {{"type", kind}, {kind, "probe_file"}};
+  const auto rendered = [&](const Json& blocks) {
+    return render_prepared(Json::array({{{"role", "user"}, {"content", blocks}}}), nullptr, {}).text;
+  };
+  try {
+    return rendered(Json::array({block, text})) != rendered(Json::array({text}));
   } catch (const Error&) {
     return false;
   }

@@ -2,10 +2,12 @@
 // apply_chat_template. Immutable after construction: safe from many threads.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "twinkle/core/json.h"
 #include "twinkle/text/jinja.h"
@@ -35,6 +37,10 @@ class ChatTemplate {
   }
   /// Whether content may be a list of blocks.
   bool accepts_blocks() const { return accepts_blocks_; }
+  /// Whether the template writes something for a block {type: kind}, kind being image, video or audio.
+  bool accepts(std::string_view kind) const {
+    return std::find(media_.begin(), media_.end(), kind) != media_.end();
+  }
   /// Whether the template's source says `word` (reasoning_content, enable_thinking, ...).
   bool mentions(std::string_view word) const { return source_.find(word) != std::string::npos; }
   const std::string& source() const { return source_; }
@@ -44,12 +50,14 @@ class ChatTemplate {
   Rendered render_prepared(Json messages, const Json& tools, const ChatRenderOptions& options) const;
   bool probe_arguments(bool as_text) const;
   bool probe_blocks() const;
+  bool probe_media(const std::string& kind) const;
 
   std::string source_;
   std::shared_ptr<const JinjaTemplate> template_, tool_template_;
   Json own_ = Json::object();  // bos_token and the like
   bool text_arguments_ = false;
   bool accepts_blocks_ = false;
+  std::vector<std::string> media_;  // kinds of blocks that it knows
 };
 
 /// json.dumps(value, ensure_ascii=False).
