@@ -158,9 +158,24 @@ TEST(Commands, CombinationsThatCannotBe) {
       {"sft", sft({"--mixed-precision", "fp16"}),
        "[command line] 'mixed_precision': \"fp16\" is not supported: sums are always fp32; choose how "
        "weights are held with --dtype"},
-      {"sft", sft({"--streaming"}),
-       "[command line] 'streaming': true is not supported: files are mapped into memory, larger ones than "
-       "memory too"},
+      {"sft", sft({"--streaming", "--lazy"}),
+       "[command line] 'lazy': excludes --streaming, which encodes rows as they come, too"},
+      {"sft", sft({"--streaming", "--data-slice", "0:3"}),
+       "[command line] 'data_slice': a stream has no row numbers (--streaming)"},
+      {"sft", sft({"--streaming", "--num-train-epochs", "2"}),
+       "[command line] 'num_train_epochs': how long a stream is, is not known (--streaming); give "
+       "--max-steps or --train-samples"},
+      {"sft", sft({"--streaming", "--packing", "in_order"}),
+       "[command line] 'packing': a stream is packed by best_fit only (--streaming)"},
+      {"sft", sft({"--streaming", "--shuffle"}),
+       "[command line] 'shuffle': a stream keeps its order (--streaming); --lazy shuffles without encoding "
+       "all rows first"},
+      {"sft", sft({"--lazy", "--packing", "best_fit"}),
+       "[command line] 'packing': needs the lengths of all rows, which --lazy does not know; --streaming "
+       "packs as rows come"},
+      {"pt", sft({"--lazy"}),
+       "[command line] 'lazy': the windows of split rows are known only when all are encoded; give another "
+       "--truncation-strategy, or --streaming"},
       {"sft", sft({"--lora-r", "0"}), "[command line] 'lora_r': must be >= 1 and <= 4096, got 0"},
       {"sft", sft({"--lora-dropout", "1"}),
        "[command line] 'lora_dropout': must be >= 0 and <= 0.999, got 1"},

@@ -151,6 +151,68 @@ TEST_F(RunOptions, StepsThatWereSkippedCountAfterAResume) {
   EXPECT_EQ(replayed("resumed").value("equal", false), true);
 }
 
+// However rows are read, the same rows in the same order are the same bits, also where a run goes on.
+TEST_F(RunOptions, StreamedAndLazyRowsResumeAnywhere) {
+  const Words options = {"--max-steps", "9", "--save-steps", "4"};
+  const std::string whole = run("whole", options);
+  const auto with = [](Words base, const Words& more) {
+    base.insert(base.end(), more.begin(), more.end());
+    return base;
+  };
+  for (const char* flag : {"--streaming", "--lazy"}) {
+    const std::string name = flag + 2;
+    EXPECT_EQ(run(name, with(options, {flag})), whole) << flag;
+    EXPECT_EQ(run(name + "-resumed", with(options, {flag, "--resume-from-checkpoint",
+                                                    root_ + "/" + name + "/checkpoint-step-4"})),
+              tail(whole, 6))
+        << flag;
+    EXPECT_EQ(replayed(name).value("equal", false), true) << flag;
+    // What a position counts is not the same in another reading.
+    const Ran other =
+        sft("other", with(options, {"--resume-from-checkpoint", root_ + "/" + name + "/checkpoint-step-4"}));
+    EXPECT_NE(other.err.find("counted its samples with " + name + " true"), std::string::npos) << other.err;
+  }
+  const Json state = read_json_file(root_ + "/streaming/checkpoint-step-4/trainer_state.json");
+  EXPECT_EQ(state.at("data_state"), (Json{{"consumed_train_samples", 8},
+                                          {"epoch", 0},
+                                          {"stream", {{"file", 0}, {"row", 0}, {"given", 8}}}}));
+  EXPECT_EQ(metrics("streaming").back().at("epoch"), 1.0);
+  // Packed as they come.
+  const Words packed = with(options, {"--streaming", "--packing", "best_fit"});
+  const std::string bins = run("bins", packed);
+  EXPECT_NE(bins, whole);
+  EXPECT_EQ(
+      run("bins-resumed", with(packed, {"--resume-from-checkpoint", root_ + "/bins/checkpoint-step-8"})),
+      tail(bins, 2));
+}
+
+TEST_F(RunOptions, StreamedRowsAreDroppedAndCounted) {
+  std::string rows = read_file(root_ + "/rows.jsonl");
+  rows.insert(rows.find('\n') + 1, "{\"query\": \"q\", \"response\": 5}\n");
+  write_text(root_ + "/bad.jsonl", rows);
+  for (const char* flag : {"--streaming", "--lazy"}) {
+    const Ran stopped = sft("stopped", {"--max-steps", "3", flag}, "bad.jsonl");
+    EXPECT_EQ(stopped.code, 2);
+    EXPECT_NE(stopped.err.find("row 2: expected a string in 'response', got number 5"), std::string::npos)
+        << stopped.err;
+    const Ran dropping =
+        sft(std::string("dropping") + flag, {"--max-steps", "3", "--bad-rows", "drop", flag}, "bad.jsonl");
+    EXPECT_EQ(dropping.code, 0) << dropping.err;
+    EXPECT_NE(dropping.err.find("dropped 1 rows of "), std::string::npos) << dropping.err;
+  }
+  // Windows of long texts are samples of their own.
+  write_text(root_ + "/long.txt", std::string(500, 'a') + "\n\n" + std::string(300, 'b'));
+  const Words pt = {
+      "pt", "--model-id",   model(), "--dataset-id", root_ + "/long.txt", "--max-length", "64", "--max-steps",
+      "5",  "--batch-size", "2",     "--no-shuffle", "--text-split",      "paragraph"};
+  Words eager = pt, stream = pt;
+  eager.insert(eager.end(), {"--output-dir", root_ + "/eager"});
+  stream.insert(stream.end(), {"--streaming", "--output-dir", root_ + "/stream"});
+  EXPECT_EQ(run_program("twinkle", eager).code, 0);
+  EXPECT_EQ(run_program("twinkle", stream).code, 0);
+  EXPECT_EQ(digest("stream"), digest("eager"));
+}
+
 TEST_F(RunOptions, NamesOfSchedulesAndOptimizersMayBeShort) {
   const Words values = {"--max-steps", "4", "--num-warmup-steps", "2", "--adam-beta1", "0.8"};
   const auto with = [&](const std::string& name, const std::string& scheduler, const std::string& optimizer) {

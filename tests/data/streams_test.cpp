@@ -124,6 +124,60 @@ TEST_F(StreamsTest, RowsThatFailAreReplacedAndMadeOnce) {
             std::string::npos);
 }
 
+// What the template deletes is left out and counted, whatever happens to bad rows; as when all is encoded.
+TEST_F(StreamsTest, DeletedRowsAreNoFault) {
+  std::string lines;
+  for (int i = 0; i < 12; ++i)
+    lines += Json{{"query", "q"}, {"response", std::string(i % 4 == 1 ? 99 : 3, 'r')}}.dump() + "\n";
+  write("d.jsonl", lines);
+  const auto tmpl =
+      std::make_shared<ByteTemplate>(TemplateOptions{.max_length = 60, .truncation_strategy = "delete"});
+  Dataset eager({in_dir("d.jsonl")});
+  eager.encode(*tmpl);
+  EXPECT_EQ(eager.features().size(), 9u);
+  EXPECT_EQ(eager.dropped().size(), 3u);
+  for (const int workers : {0, 2}) {
+    DataLoader loader(std::make_shared<LazyDataset>(Dataset({in_dir("d.jsonl")}), tmpl),
+                      {.batch_size = 9, .shuffle = false, .num_workers = workers});
+    EXPECT_EQ(loader.next().size(), 9u);
+    EXPECT_EQ(loader.failures().size(), 3u);
+    EXPECT_EQ(loader.failures()[0], "sample 1: the template leaves it out");
+  }
+  IterableDataset stream({.dataset_id = in_dir("d.jsonl")}, tmpl);
+  int64_t left = 0;
+  while (stream.next()) ++left;
+  EXPECT_EQ(left, 9);
+  EXPECT_EQ(stream.num_dropped(), 3);
+}
+
+TEST_F(StreamsTest, StreamsRenameColumnsAndSplitRows) {
+  write("n.jsonl", "{\"ask\": \"q\", \"response\": \"" + std::string(40, 'r') +
+                       "\"}\n{\"ask\": \"q\", \"query\": \"q\", \"response\": \"r\"}\n");
+  const auto tmpl =
+      std::make_shared<ByteTemplate>(TemplateOptions{.max_length = 24, .truncation_strategy = "split"});
+  const auto make = [&] {
+    auto stream = std::make_unique<IterableDataset>(DatasetMeta{.dataset_id = in_dir("n.jsonl")}, tmpl,
+                                                    IterableOptions{.bad_rows = BadRows::kDrop});
+    stream->rename_columns({{"ask", "query"}});
+    return stream;
+  };
+  auto stream = make();
+  Dataset eager({.dataset_id = in_dir("n.jsonl"), .slice = "0:1"});
+  eager.rename_columns({{"ask", "query"}});
+  eager.encode(*tmpl);
+  ASSERT_GT(eager.features().size(), 1u);
+  for (const auto& feature : eager.features()) EXPECT_EQ(stream->next()->at(0).input_ids, feature.input_ids);
+  EXPECT_FALSE(stream->next());
+  EXPECT_EQ(stream->dropped(), std::vector<std::string>{"[dataset] " + in_dir("n.jsonl") +
+                                                        " row 2: two columns would be called 'query'"});
+  expect_resumable([&] { return DataLoader(make(), {.batch_size = 1}); }, 4);
+  // The hash follows what the files hold.
+  const std::string before = make()->content_hash();
+  EXPECT_EQ(make()->content_hash(), before);
+  write("n.jsonl", "{\"ask\": \"q\", \"response\": \"other\"}\n");
+  EXPECT_NE(make()->content_hash(), before);
+}
+
 TEST_F(StreamsTest, ThreadsAheadChangeNothing) {
   const auto samples = std::make_shared<LazyDataset>(Dataset({folder(50, 1, true)}), bytes());
   const auto run = [&](int64_t workers, int64_t rank, int64_t world) {

@@ -135,6 +135,13 @@ ArgGroup dataset_args() {
              "bins, rows "
              "in order, or rows in order and cut where a bin is full.",
              {.choices = {"none", "best_fit", "in_order", "wrapped"}}),
+      option("streaming", kBool, false,
+             "Read rows in the order of the files, each when it is needed: training begins at once, nothing "
+             "is shuffled, "
+             "--max-steps or --train-samples ends the run."),
+      option("lazy", kBool, false,
+             "Encode a row when its batch is due, not all of them before the first step.",
+             {.aliases = {"lazy_tokenize"}}),
       option(
           "encoded_cache", kString, nullptr,
           "Folder where encoded rows are kept for the next run with the same rows, template and tokenizer.",
@@ -142,7 +149,6 @@ ArgGroup dataset_args() {
       refused_arg("subset_name", kString, "default",
                   "local files have no subsets; give the path of the file"),
       refused_arg("split", kString, "train", "local files have no splits; give the path of the file"),
-      refused_arg("streaming", kBool, false, "files are mapped into memory, larger ones than memory too"),
       refused_arg("revision", kString, nullptr, "local files have no revisions"),
       harmless_arg("num_proc", kInt, nullptr),  // rows are always processed on all threads, in order
   };

@@ -13,6 +13,9 @@
 namespace twinkle::cli {
 namespace {
 
+// Upstream's default. They run beside the training steps, which use every core.
+constexpr int64_t kLazyWorkers = 2;
+
 std::string text_of(const ParsedArgs& args, std::string_view name) {
   return args.has(name) ? args.get_string(name) : "";
 }
@@ -27,27 +30,17 @@ std::string shown(const Json& value) {
   return value.is_null() ? "nothing" : std::string(json_type_name(value));
 }
 
-// Rows for evaluation may have the names already.
-Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std::string& slice,
-                     bool for_evaluation = false) {
-  DatasetMeta meta{.dataset_id = path};
-  meta.text_split = args.get_string("text_split");
-  meta.slice = slice;
-  meta.columns = string_list(args, "csv_columns");
-  Dataset data(meta);
-  if (args.has("column_mapping")) {
-    const Json& names = args.get("column_mapping");
-    if (!names.is_object()) {
-      throw invalid_argument("[" + args.source("column_mapping") +
-                             "] 'column_mapping': expected an object, got " + shown(names));
-    }
-    try {
-      data.rename_columns(names, -1, /*may_lack=*/for_evaluation);
-    } catch (const Error& e) {
-      throw Error(e.kind(), "[" + args.source("column_mapping") + "] 'column_mapping': " + e.what());
-    }
+Json column_mapping(const ParsedArgs& args) {
+  if (!args.has("column_mapping")) return nullptr;
+  const Json& names = args.get("column_mapping");
+  if (!names.is_object()) {
+    throw invalid_argument("[" + args.source("column_mapping") +
+                           "] 'column_mapping': expected an object, got " + shown(names));
   }
-  std::string name = text_of(args, "preprocessor");
+  return names;
+}
+
+Json preprocessor_options(const ParsedArgs& args) {
   Json options = args.has("preprocessor_options") ? args.get("preprocessor_options") : Json::object();
   if (!options.is_object()) {
     throw invalid_argument("[" + args.source("preprocessor_options") +
@@ -56,8 +49,56 @@ Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std:
   for (const char* key : {"model_name", "model_author"}) {
     if (args.has(key)) options[key] = args.get(key);
   }
-  data.map(name, options);
+  return options;
+}
+
+// Calls fn; what is wrong with the names is said of the option.
+template <class Fn>
+void with_mapping(const ParsedArgs& args, const Fn& fn) {
+  const Json names = column_mapping(args);
+  if (names.is_null()) return;
+  try {
+    fn(names);
+  } catch (const Error& e) {
+    throw Error(e.kind(), "[" + args.source("column_mapping") + "] 'column_mapping': " + e.what());
+  }
+}
+
+// Rows for evaluation may have the names already.
+Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std::string& slice,
+                     bool for_evaluation = false) {
+  DatasetMeta meta{.dataset_id = path};
+  meta.text_split = args.get_string("text_split");
+  meta.slice = slice;
+  meta.columns = string_list(args, "csv_columns");
+  Dataset data(meta);
+  with_mapping(args, [&](const Json& names) { data.rename_columns(names, -1, /*may_lack=*/for_evaluation); });
+  data.map(text_of(args, "preprocessor"), preprocessor_options(args));
   return data;
+}
+
+}  // namespace
+
+namespace {
+
+// What does not go with rows that are read or encoded while training.
+void check_reading(const ParsedArgs& args) {
+  const bool streaming = args.get_bool("streaming"), lazy = args.get_bool("lazy");
+  only_with(args, "lazy", !lazy || !streaming, "excludes --streaming, which encodes rows as they come, too");
+  only_with(args, "data_slice", !streaming, "a stream has no row numbers (--streaming)");
+  only_with(args, "num_train_epochs", !streaming,
+            "how long a stream is, is not known (--streaming); give --max-steps or --train-samples");
+  only_with(args, "shuffle", !streaming || !args.get_bool("shuffle"),
+            "a stream keeps its order (--streaming); --lazy shuffles without encoding all rows first");
+  only_with(args, "encoded_cache", !streaming && !lazy, "is for rows that are encoded before the first step");
+  const std::string packing = args.get_string("packing");
+  only_with(args, "packing", !streaming || packing == "none" || packing == "best_fit",
+            "a stream is packed by best_fit only (--streaming)");
+  only_with(args, "packing", !lazy || packing == "none",
+            "needs the lengths of all rows, which --lazy does not know; --streaming packs as rows come");
+  only_with(args, "lazy", !lazy || args.get_string("truncation_strategy") != "split",
+            "the windows of split rows are known only when all are encoded; give another "
+            "--truncation-strategy, or --streaming");
 }
 
 }  // namespace
@@ -95,6 +136,7 @@ void check_training_args(const ParsedArgs& args) {
     only_with(args, name, preprocessor.empty() || preprocessor == "SelfCognitionProcessor",
               "is for SelfCognitionProcessor, not for " + preprocessor);
   }
+  check_reading(args);
   for (const char* name :
        {"preprocessor_options", "optimizer_options", "scheduler_options", "loss_options"}) {
     if (!args.has(name)) continue;
@@ -229,15 +271,23 @@ std::vector<std::string> string_list(const ParsedArgs& args, std::string_view na
   return out;
 }
 
+namespace {
+
+std::string not_for_training(const std::string& part) {
+  return "holds a conversation that is '" + part +
+         "': preferences and texts to compare are not for supervised training";
+}
+
+void refuse_part(const std::string& part, const std::string& place) {
+  if (!part.empty()) throw invalid_argument("[dataset] " + place + " " + not_for_training(part));
+}
+
+}  // namespace
+
 void encode_for_training(const ParsedArgs& args, const Template& tmpl, Dataset& data) {
   data.encode(tmpl, parse_bad_rows(args.get_string("bad_rows")), text_of(args, "encoded_cache"));
-  for (size_t i = 0; i < data.feature_parts().size(); ++i) {
-    const std::string& part = data.feature_parts()[i];
-    if (part.empty()) continue;
-    throw invalid_argument("[dataset] " + data.place(data.feature_rows()[i]) +
-                           " holds a conversation that is '" + part +
-                           "': preferences and texts to compare are not for supervised training");
-  }
+  for (size_t i = 0; i < data.feature_parts().size(); ++i)
+    refuse_part(data.feature_parts()[i], data.place(data.feature_rows()[i]));
 }
 
 DataLoader make_loader(const ParsedArgs& args, std::vector<InputFeature> features, int64_t max_length,
@@ -252,6 +302,69 @@ DataLoader make_loader(const ParsedArgs& args, std::vector<InputFeature> feature
   *note = "packed into " + std::to_string(bins->size()) + " bins of " + std::to_string(max_length) +
           " tokens, " + fill + " % full";
   return DataLoader(bins, loader_options(args));
+}
+
+DataLoader make_lazy_loader(const ParsedArgs& args, Dataset data, std::shared_ptr<const Template> tmpl) {
+  // The first row that can be used shows what kind they are; others are reported in their turn.
+  for (int64_t i = 0; i < std::min<int64_t>(data.size(), 100); ++i) {
+    std::string part;
+    try {
+      part = data.parts(i).front().name;
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kInvalidArgument) throw;
+      continue;
+    }
+    refuse_part(part, data.place(i));
+    break;
+  }
+  DataLoaderOptions options = loader_options(args);
+  options.bad_rows = parse_bad_rows(args.get_string("bad_rows"));
+  options.num_workers = kLazyWorkers;
+  return DataLoader(std::make_shared<LazyDataset>(std::move(data), std::move(tmpl)), options);
+}
+
+StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template> tmpl) {
+  const DatasetMeta meta{.dataset_id = text_of(args, "dataset_id"),
+                         .text_split = args.get_string("text_split"),
+                         .columns = string_list(args, "csv_columns")};
+  const IterableOptions iterable{.bad_rows = parse_bad_rows(args.get_string("bad_rows"))};
+  const auto made_anew = [&] {
+    auto out = std::make_unique<IterableDataset>(meta, tmpl, iterable);
+    with_mapping(args, [&](const Json& names) { out->rename_columns(names); });
+    return out;
+  };
+  StreamingData out;
+  // The first row decides what the others are read as, so that a resumed run reads them alike.
+  const std::optional<Row> first = made_anew()->next_row();
+  if (!first) throw invalid_argument("[dataset] '" + meta.dataset_id + "' has no rows");
+  std::string name = text_of(args, "preprocessor");
+  Json options = preprocessor_options(args);
+  if (name.empty()) {
+    PreprocessorGuess guess = guess_preprocessor(*first);
+    out.notes.push_back("preprocessor " + guess.name + ": " + guess.why);
+    name = guess.name;
+    guess.options.update(options);
+    options = std::move(guess.options);
+  }
+  const std::shared_ptr<Preprocessor> preprocessor = Registry<Preprocessor>::create(name, options);
+  auto stream = made_anew();
+  stream->map_parts([preprocessor](const Row& row) {
+    std::vector<Part> parts = preprocessor->parts(row);
+    if (!parts.empty() && !parts.front().name.empty())
+      throw invalid_argument(not_for_training(parts.front().name));
+    return parts;
+  });
+  out.source = stream.get();
+  const DataLoaderOptions loader{.batch_size = args.get_int("batch_size"), .shuffle = false};
+  if (args.get_string("packing") == "none") {
+    out.loader = std::make_unique<DataLoader>(std::move(stream), loader);
+  } else {
+    out.loader = std::make_unique<DataLoader>(
+        std::make_unique<IterablePackingDataset>(
+            std::move(stream), StreamPackingOptions{.max_length = tmpl->options().max_length}),
+        loader);
+  }
+  return out;
 }
 
 void apply_threads(const ParsedArgs& args) {

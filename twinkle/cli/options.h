@@ -7,6 +7,7 @@
 
 #include "twinkle/core/args.h"
 #include "twinkle/data/dataset.h"
+#include "twinkle/data/lazy_dataset.h"
 #include "twinkle/data/packing.h"
 
 namespace twinkle::cli {
@@ -54,6 +55,15 @@ void encode_for_training(const ParsedArgs& args, const Template& tmpl, Dataset& 
 /// full the bins are ("" without).
 DataLoader make_loader(const ParsedArgs& args, std::vector<InputFeature> features, int64_t max_length,
                        std::string* note);
+/// The loader of --lazy, which encodes rows of `data` when they are due.
+DataLoader make_lazy_loader(const ParsedArgs& args, Dataset data, std::shared_ptr<const Template> tmpl);
+/// What --streaming reads: the rows of --dataset-id as they come, packed as --packing says.
+struct StreamingData {
+  std::unique_ptr<DataLoader> loader;
+  const IterableDataset* source = nullptr;  // what the loader draws from
+  std::vector<std::string> notes;
+};
+StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template> tmpl);
 std::vector<std::string> string_list(const ParsedArgs& args, std::string_view name);
 /// Applies --threads.
 void apply_threads(const ParsedArgs& args);

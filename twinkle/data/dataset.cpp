@@ -23,6 +23,31 @@ std::string at_place(const std::string& place, std::string_view message) {
   return "[dataset] " + place + ": " + std::string(message);
 }
 
+std::function<void(Row*)> renaming(const Json& names) {
+  if (!names.is_object()) {
+    throw invalid_argument("[dataset] column names must be an object {\"in the file\": \"new\"}, got " +
+                           std::string(json_type_name(names)));
+  }
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const auto& [from, to] : names.items()) {
+    if (!to.is_string() || to.get_ref<const std::string&>().empty())
+      throw invalid_argument("[dataset] the new name of column '" + from + "' must be a string");
+    pairs.emplace_back(from, to.get<std::string>());
+  }
+  return [pairs](Row* row) {
+    Row out = Row::object();
+    for (auto& [key, value] : row->items()) {
+      std::string name = key;
+      for (const auto& [from, to] : pairs) {
+        if (key == from) name = to;
+      }
+      if (out.contains(name)) throw invalid_argument("two columns would be called '" + name + "'");
+      out[name] = std::move(value);
+    }
+    *row = std::move(out);
+  };
+}
+
 std::map<int64_t, std::string> each_row(int64_t count, BadRows bad_rows,
                                         const std::function<void(int64_t)>& fn) {
   std::map<int64_t, std::string> bad;
@@ -360,36 +385,16 @@ void Dataset::check_columns(std::vector<std::string> wanted, const std::vector<S
 }
 
 void Dataset::rename_columns(const Json& names, int source, bool may_lack) {
-  if (!names.is_object()) {
-    throw invalid_argument("[dataset] column names must be an object {\"in the file\": \"new\"}, got " +
-                           std::string(json_type_name(names)));
-  }
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const auto& [from, to] : names.items()) {
-    if (!to.is_string() || to.get_ref<const std::string&>().empty())
-      throw invalid_argument("[dataset] the new name of column '" + from + "' must be a string");
-    pairs.emplace_back(from, to.get<std::string>());
-  }
+  const auto rename = dataset_internal::renaming(names);
   const std::vector<Source*> sources = chosen(source, "rename_columns");
   if (!may_lack) {
     std::vector<std::string> wanted;
-    for (const auto& [from, to] : pairs) wanted.push_back(from);
+    for (const auto& [from, to] : names.items()) wanted.push_back(from);
     check_columns(std::move(wanted), sources);
   }
   for (Source* each : sources) {
     each->edits_key += "rename" + names.dump();
-    each->edits.push_back([pairs](Row* row) {
-      Row out = Row::object();
-      for (auto& [key, value] : row->items()) {
-        std::string name = key;
-        for (const auto& [from, to] : pairs) {
-          if (key == from) name = to;
-        }
-        if (out.contains(name)) throw invalid_argument("two columns would be called '" + name + "'");
-        out[name] = std::move(value);
-      }
-      *row = std::move(out);
-    });
+    each->edits.push_back(rename);
   }
 }
 

@@ -12,6 +12,9 @@ namespace twinkle::dataset_internal {
 
 std::string dump(const Json& value);
 
+/// Gives columns other names, see Dataset::rename_columns.
+std::function<void(Row*)> renaming(const Json& names);
+
 /// "[dataset] PLACE: what is wrong", whether or not the message already carries a place of its own.
 std::string at_place(const std::string& place, std::string_view message);
 

@@ -1,6 +1,7 @@
 #include "twinkle/data/lazy_dataset.h"
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
 #include "twinkle/data/dataset_internal.h"
 
 namespace twinkle {
@@ -8,12 +9,6 @@ namespace {
 
 void check_template(const std::shared_ptr<const Template>& tmpl, const char* what) {
   if (tmpl == nullptr) throw invalid_argument(std::string("[dataset] ") + what + " needs a template");
-  if (tmpl->options().truncation_strategy == "split") {
-    throw invalid_argument(
-        std::string("[dataset] ") + what +
-        " cannot split rows (truncation_strategy): how many samples there are would depend on "
-        "them; use left, right, delete or raise");
-  }
 }
 
 }  // namespace
@@ -21,6 +16,11 @@ void check_template(const std::shared_ptr<const Template>& tmpl, const char* wha
 LazyDataset::LazyDataset(Dataset data, std::shared_ptr<const Template> tmpl)
     : data_(std::move(data)), template_(std::move(tmpl)) {
   check_template(template_, "LazyDataset");
+  if (template_->options().truncation_strategy == "split") {
+    throw invalid_argument(
+        "[dataset] LazyDataset cannot split rows (truncation_strategy): how many samples there are would "
+        "depend on them; use left, right, delete or raise, or an IterableDataset");
+  }
   data_.ensure_mapped();
 }
 
@@ -72,6 +72,17 @@ void IterableDataset::map(const std::string& preprocessor, const Json& options) 
   map_ = [made](const Row& row) { return made->parts(row); };
 }
 
+void IterableDataset::rename_columns(const Json& names) {
+  edits_.push_back(dataset_internal::renaming(names));
+}
+
+std::string IterableDataset::content_hash() const {
+  if (make_generator_) return "";
+  std::string all;
+  for (const auto& [meta, path] : files_) all += sha256_hex(MappedFile(path).text());
+  return sha256_hex(all);
+}
+
 // The next row, or its problem; false at the end.
 bool IterableDataset::read(Row* row, std::string* place, std::string* problem) {
   if (make_generator_) {
@@ -79,6 +90,7 @@ bool IterableDataset::read(Row* row, std::string* place, std::string* problem) {
     if (!made) return false;
     *row = std::move(*made);
     *place = "row " + std::to_string(++at_.row);
+    edit(row, *place, problem);
     return true;
   }
   for (;;) {
@@ -102,7 +114,18 @@ bool IterableDataset::read(Row* row, std::string* place, std::string* problem) {
     if (e.kind() != ErrorKind::kInvalidArgument) throw;
     *problem = e.what();
   }
+  if (problem->empty()) edit(row, *place, problem);
   return true;
+}
+
+void IterableDataset::edit(Row* row, const std::string& place, std::string* problem) const {
+  if (!row->is_object()) return;  // said in its turn
+  try {
+    for (const auto& edit : edits_) edit(row);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kInvalidArgument) throw;
+    *problem = dataset_internal::at_place(place, e.what());
+  }
 }
 
 void IterableDataset::drop(const std::string& reason) {
@@ -168,7 +191,7 @@ void IterableDataset::fill() {
         index.push_back(i);
       }
     }
-    std::vector<std::vector<InputFeature>> made(rows.size());
+    std::vector<Dataset::EncodedRow> made(rows.size());
     std::vector<char> deleted(rows.size(), 0);
     if (!good.empty()) {
       Dataset chunk(DatasetMeta{.data = std::move(good)});
@@ -179,7 +202,7 @@ void IterableDataset::fill() {
         if (row.features.empty()) problems[at] = "[dataset] " + places[at] + ": " + row.remark;
         deleted[at] = row.deleted ? 1 : 0;
         for (auto& feature : row.features) feature.origin = places[at];
-        made[at] = std::move(row.features);
+        made[at] = std::move(row);
       });
       for (const auto& [i, reason] : bad) {
         const size_t at = index[static_cast<size_t>(i)];
@@ -192,7 +215,12 @@ void IterableDataset::fill() {
     for (size_t i = 0; i < rows.size(); ++i) {
       if (kept[i] == 0) continue;
       if (problems[i].empty()) {
-        ready_.push_back({std::move(made[i]), ""});
+        // Windows of a row that was split are samples of their own, conversations of a row belong together.
+        auto& [features, parts, remark, gone] = made[i];
+        for (size_t k = 0; k < features.size(); ++k) {
+          if (k == 0 || parts[k].empty()) ready_.push_back({});
+          ready_.back().features.push_back(std::move(features[k]));
+        }
       } else if (deleted[i] != 0 || options_.bad_rows == BadRows::kDrop) {
         ++num_dropped_;
         if (dropped_.size() < 100) dropped_.push_back(problems[i]);

@@ -30,7 +30,8 @@ struct IterableOptions {
 };
 
 /// Rows one after another: files are opened when their turn comes, so only one is mapped at a time, and only
-/// `chunk` rows are encoded ahead. Sources given by add_dataset follow one another. A generator is asked for
+/// `chunk` rows are encoded ahead. A row that the template splits gives a sample for each of its windows.
+/// Sources given by add_dataset follow one another. A generator is asked for
 /// rows as they are needed; rewinding and restoring need `make_generator`, which makes a fresh one.
 class IterableDataset final : public SampleStream {
  public:
@@ -43,6 +44,10 @@ class IterableDataset final : public SampleStream {
   void map(const std::string& preprocessor, const Json& options = nullptr);
   void map_parts(std::function<std::vector<Part>(const Row&)> fn) { map_ = std::move(fn); }
   void filter(std::function<bool(const Row&)> keep) { filters_.push_back(std::move(keep)); }
+  /// As Dataset::rename_columns: filters and preprocessors see the new names.
+  void rename_columns(const Json& names);
+  /// SHA-256 over the SHA-256 of each file's bytes, "" for a generator. Reads every file once.
+  std::string content_hash() const;
 
   std::optional<std::vector<InputFeature>> next() override;
   void rewind() override;
@@ -59,6 +64,7 @@ class IterableDataset final : public SampleStream {
     int64_t file = 0, row = 0;
   };
   bool read(Row* row, std::string* place, std::string* problem);
+  void edit(Row* row, const std::string& place, std::string* problem) const;
   void fill();
   void drop(const std::string& reason);
 
@@ -69,6 +75,7 @@ class IterableDataset final : public SampleStream {
   IterableOptions options_;
   std::function<std::vector<Part>(const Row&)> map_;
   std::vector<std::function<bool(const Row&)>> filters_;
+  std::vector<std::function<void(Row*)>> edits_;
   std::shared_ptr<const RowFiles> open_;
   int64_t open_file_ = -1;
   Place at_, chunk_begin_;

@@ -55,7 +55,7 @@ std::pair<int64_t, int64_t> rank_slice(int64_t count, int64_t rank, int64_t worl
 struct DataLoader::Ahead {
   struct Made {
     Sample sample;
-    std::string failure;
+    std::string failure;  // why it cannot be used
     std::exception_ptr error;
     bool done = false;
   };
@@ -112,7 +112,6 @@ struct DataLoader::Ahead {
       Made result;
       try {
         result.sample = samples->sample(index);
-        if (result.sample.empty()) result.failure = "nothing of it is left";
       } catch (const Error& e) {
         if (e.kind() == ErrorKind::kInvalidArgument) {
           result.failure = e.what();
@@ -225,9 +224,7 @@ const std::vector<int64_t>& DataLoader::order_of(int64_t epoch) {
 
 DataLoader::Sample DataLoader::make(int64_t index, std::string* failure) const {
   try {
-    Sample out = samples_->sample(index);
-    if (out.empty()) *failure = "nothing of it is left";
-    return out;
+    return samples_->sample(index);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kInvalidArgument) throw;
     *failure = e.what();
@@ -255,6 +252,7 @@ std::vector<InputFeature> DataLoader::next() {
                     place = static_cast<int64_t>(indices.size());
       Sample sample;
       std::string failure;
+      bool made_here = false;
       if (may_fail || (place >= slice_begin && place < slice_end)) {
         if (ahead_) {
           const int64_t far = options_.batch_size * options_.prefetch;
@@ -270,9 +268,14 @@ std::vector<InputFeature> DataLoader::next() {
         } else {
           sample = make(index, &failure);
         }
+        made_here = true;
+      }
+      if (!failure.empty() && options_.bad_rows == BadRows::kRaise) throw invalid_argument(failure);
+      if (made_here && failure.empty() && sample.empty()) {  // which is no fault of the row
+        failures_.push_back("sample " + std::to_string(index) + ": the template leaves it out");
+        continue;
       }
       if (!failure.empty()) {
-        if (options_.bad_rows == BadRows::kRaise) throw invalid_argument(failure);
         failures_.push_back("sample " + std::to_string(index) + ": " + failure);
         if (++failed_in_a_row > options_.max_retries) {
           throw invalid_argument("[data loader] " + std::to_string(failed_in_a_row) +

@@ -54,7 +54,7 @@ struct DataLoaderOptions {
   int64_t rank = 0, world_size = 1;    // which slice of each batch this rank gets
   int64_t num_workers = 0;             // threads that make samples ahead; 0: made when asked for
   int64_t prefetch = 2;                // batches ahead
-  BadRows bad_rows = BadRows::kRaise;  // of samples that fail when they are made
+  BadRows bad_rows = BadRows::kRaise;  // of samples that fail when made; deleted ones are always replaced
   int64_t max_retries = 20;            // more failures than this in a row stop the run
 };
 

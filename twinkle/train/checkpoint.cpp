@@ -101,6 +101,7 @@ Json TrainerState::to_json() const {
           {"cur_step", cur_step},
           {"gradient_accumulation_steps", gradient_accumulation_steps},
           {"consumed_train_samples", consumed_train_samples},
+          {"data_state", data_state},
           {"sequences_seen", sequences_seen},
           {"tokens_seen", tokens_seen},
           {"skipped_steps", skipped_steps},
@@ -150,6 +151,7 @@ TrainerState TrainerState::from_json(const Json& value, const std::string& where
   s.cur_step = number("cur_step");
   s.gradient_accumulation_steps = number("gradient_accumulation_steps");
   s.consumed_train_samples = number("consumed_train_samples");
+  s.data_state = value.value("data_state", Json());
   s.sequences_seen = number("sequences_seen");
   s.tokens_seen = number("tokens_seen");
   if (value.contains("skipped_steps")) s.skipped_steps = number("skipped_steps");

@@ -25,6 +25,7 @@ struct TrainerState {
   std::string kind;  // "lora" | "full"
   int64_t cur_step = 0, gradient_accumulation_steps = 1;
   int64_t consumed_train_samples = 0;           // position in the data
+  Json data_state = nullptr;                    // of data that is read as a stream
   int64_t sequences_seen = 0, tokens_seen = 0;  // the random streams continue from sequences_seen
   int64_t skipped_steps = 0;                    // not in cur_step, but their data are consumed
   int64_t schedule_position = 0;

@@ -69,6 +69,7 @@ struct CheckpointOptions {
   int64_t interval = 1;                // nothing is written unless cur_step is a multiple of it
   bool save_optimizer = true;          // false: weights only; such a checkpoint can not be resumed exactly
   int64_t consumed_train_samples = 0;  // DataLoader::consumed_train_samples()
+  Json data_state = nullptr;           // DataLoader::get_state() of a stream, which a number alone replays
   int64_t save_total_limit = 0;        // keep at most so many checkpoint-step-N; 0: all
   bool background = true;  // adapters are written beside the loop; a full model is written at once
 };
@@ -76,6 +77,7 @@ struct CheckpointOptions {
 struct ResumeInfo {
   int64_t cur_step = 0, consumed_train_samples = 0, gradient_accumulation_steps = 1;
   int64_t skipped_steps = 0;  // of the run so far
+  Json data_state = nullptr;  // as given to save()
   Json manifest = nullptr;
   std::vector<std::string> notes;  // what a person should know, e.g. another instruction set
 };

@@ -131,6 +131,7 @@ std::optional<std::string> TransformersModel::save(const CheckpointOptions& opti
                      .cur_step = g.cur_step(),
                      .gradient_accumulation_steps = g.gradient_accumulation_steps(),
                      .consumed_train_samples = options.consumed_train_samples,
+                     .data_state = options.data_state,
                      .sequences_seen = g.sequences_seen(),
                      .tokens_seen = g.tokens_seen(),
                      .skipped_steps = g.skipped_steps(),
@@ -224,6 +225,7 @@ ResumeInfo TransformersModel::resume_group(TrainGroup& g, const TrainerState& st
                   .consumed_train_samples = state.consumed_train_samples,
                   .gradient_accumulation_steps = state.gradient_accumulation_steps,
                   .skipped_steps = state.skipped_steps,
+                  .data_state = state.data_state,
                   .manifest = state.manifest};
   const std::string isa(isa_name(active_isa()));
   if (state.isa != isa) {

@@ -15,12 +15,12 @@ struct Pass {
   bool shares = false;  // some rows begin alike
 };
 
-// The largest pass of the first epoch, or of full rows when there is no data set.
+// The largest pass of the first epoch, or of full rows when none are encoded before the run.
 Pass largest_pass(const ParsedArgs& args, const ModelConfig& config, int64_t budget) {
   Pass out;
   const int64_t batch = args.get_int("batch_size"),
                 length = std::min(args.get_int("max_length"), config.max_position);
-  if (!args.has("dataset_id")) {
+  if (!args.has("dataset_id") || args.get_bool("streaming") || args.get_bool("lazy")) {
     out.tokens = std::min(batch * length, std::max(budget / length * length, length));
     out.scored = out.tokens;
     return out;

@@ -97,6 +97,7 @@ class Run {
   bool continues_in_place() const;
   void check_model();
   void load_data();
+  void tell_dropped_rows();
   void load_model();
   void resume();
   void check_same_rows(const Json& manifest) const;
@@ -123,6 +124,8 @@ class Run {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const Template> template_;
   std::unique_ptr<DataLoader> loader_;
+  const IterableDataset* stream_ = nullptr;  // what the loader draws from with --streaming
+  int64_t batches_per_epoch_ = 0;            // 0: not known
   std::vector<InputFeature> eval_features_;
   std::unique_ptr<TransformersModel> model_;
   at::Device device_ = at::kCPU;
@@ -203,20 +206,35 @@ void Run::load_data() {
     hash = data.content_hash();
     return data.take_features();
   };
-  Dataset data = load_dataset(args_);
-  auto features = encode(data, dataset_hash_);
-  if (options_.dataset_hash && dataset_hash_ != *options_.dataset_hash) {
-    throw conflict("[replay] the rows of '" + data.name() + "' are not those the run used (SHA-256 " +
-                   dataset_hash_.substr(0, 12) + "…, the run's " + options_.dataset_hash->substr(0, 12) +
-                   "…)");
+  if (args_.get_bool("streaming")) {
+    StreamingData data = load_stream(args_, template_);
+    for (const auto& line : data.notes) note("note: " + line);
+    stream_ = data.source;
+    dataset_hash_ = stream_->content_hash();
+    loader_ = std::move(data.loader);
+  } else {
+    Dataset data = load_dataset(args_);
+    if (args_.get_bool("lazy")) {
+      for (const auto& line : data.notes()) note("note: " + line);
+      dataset_hash_ = data.content_hash();
+      loader_ = std::make_unique<DataLoader>(make_lazy_loader(args_, std::move(data), template_));
+    } else {
+      auto features = encode(data, dataset_hash_);
+      if (device_.is_cpu()) check_run_fits(args_, plan_, features);
+      std::string packed;
+      loader_ = std::make_unique<DataLoader>(
+          make_loader(args_, std::move(features), template_->options().max_length, &packed));
+      if (!packed.empty()) note(packed);
+    }
+    batches_per_epoch_ = loader_->batches_per_epoch();
   }
-  if (device_.is_cpu()) check_run_fits(args_, plan_, features);
-  std::string packed;
-  loader_ = std::make_unique<DataLoader>(
-      make_loader(args_, std::move(features), template_->options().max_length, &packed));
-  if (!packed.empty()) note(packed);
+  if (options_.dataset_hash && dataset_hash_ != *options_.dataset_hash) {
+    throw conflict("[replay] the rows of '" + args_.get_string("dataset_id") +
+                   "' are not those the run used (SHA-256 " + dataset_hash_.substr(0, 12) + "…, the run's " +
+                   options_.dataset_hash->substr(0, 12) + "…)");
+  }
   if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
-  schedule_ = schedule_of(args_, loader_->batches_per_epoch());
+  schedule_ = schedule_of(args_, batches_per_epoch_);
   check_components(args_, schedule_.steps);
   stopped_early_ = options_.stop_after && *options_.stop_after < schedule_.steps;
   if (stopped_early_) schedule_ = {.steps = *options_.stop_after};
@@ -237,7 +255,7 @@ void Run::load_model() {
   model_->set_loss(args_.get_string("loss_cls"), loss_options(args_));
   model_->set_optimizer(args_.get_string("optimizer_cls"), optimizer_options(args_));
   // The length of the schedule is that of the whole run, wherever this process stops.
-  const int64_t whole = schedule_of(args_, loader_->batches_per_epoch()).steps;
+  const int64_t whole = schedule_of(args_, batches_per_epoch_).steps;
   model_->set_lr_scheduler(args_.get_string("scheduler_cls"), scheduler_options(args_, whole));
 }
 
@@ -248,7 +266,8 @@ void Run::check_same_rows(const Json& manifest) const {
   const RunManifest recorded = RunManifest::from_json(manifest, path + "/trainer_state.json");
   const Json options = recorded.config.value("options", Json::object());
   // What a position counts: rows, their rounds or windows, or bins.
-  std::vector<std::pair<std::string, Json>> counted = {{"packing", "none"}, {"split_rounds", false}};
+  std::vector<std::pair<std::string, Json>> counted = {
+      {"packing", "none"}, {"split_rounds", false}, {"streaming", false}, {"lazy", false}};
   if (args_.get_string("packing") != "none" || args_.get_string("truncation_strategy") == "split") {
     counted.insert(counted.end(),
                    {{"truncation_strategy", "raise"}, {"max_length", args_.get("max_length")}});
@@ -279,7 +298,11 @@ void Run::resume() {
   model_->set_gradient_accumulation_steps(args_.get_int("gradient_accumulation_steps"));
   if (!only_model && !args_.get_bool("ignore_data_skip")) {
     check_same_rows(info.manifest);
-    loader_->resume_from_checkpoint(info.consumed_train_samples);
+    if (stream_ != nullptr && info.data_state.is_object()) {
+      loader_->restore_state(info.data_state);
+    } else {
+      loader_->resume_from_checkpoint(info.consumed_train_samples);
+    }
   }
   if (!only_model)
     note("resumed at step " + with_commas(run_step()) + " from " +
@@ -370,6 +393,7 @@ void Run::save(bool last) {
   CheckpointOptions options;
   options.output_dir = output_dir_;
   options.consumed_train_samples = loader_->consumed_train_samples();
+  if (stream_ != nullptr) options.data_state = loader_->get_state();
   options.save_total_limit = args_.has("save_total_limit") ? args_.get_int("save_total_limit") : 0;
   options.background = !last;
   if (const auto path = model_->save(options)) {
@@ -388,6 +412,15 @@ void Run::announce_saved() {
   being_saved_.clear();
 }
 
+// What was left out while the rows were read.
+void Run::tell_dropped_rows() {
+  const int64_t count =
+      stream_ != nullptr ? stream_->num_dropped() : static_cast<int64_t>(loader_->failures().size());
+  if (count == 0) return;
+  note("dropped " + with_commas(count) + " rows of " + args_.get_string("dataset_id") +
+       "; the first: " + (stream_ != nullptr ? stream_->dropped().front() : loader_->failures().front()));
+}
+
 // One optimizer step; false when the interruption came before it was complete.
 bool Run::one_step() {
   const int64_t step = run_step() + 1;
@@ -401,9 +434,10 @@ bool Run::one_step() {
   if (short_step) model_->flush_accumulation();
   const StepResult done = model_->clip_grad_and_step(args_.get_float("max_grad_norm"));
   result_.tokens += tokens;
-  Json line = {{"step", step},
-               {"epoch", static_cast<double>(loader_->consumed_train_samples()) /
-                             static_cast<double>(loader_->num_features())}};
+  const double epoch = stream_ != nullptr ? static_cast<double>(loader_->epoch())
+                                          : static_cast<double>(loader_->consumed_train_samples()) /
+                                                static_cast<double>(loader_->num_features());
+  Json line = {{"step", step}, {"epoch", epoch}};
   line.update(model_->calculate_metric(true));
   // Of the whole accumulated batch: its mean, or its sum for a sum loss.
   const std::string key = line.contains("loss") ? "loss" : "loss_sum";
@@ -499,6 +533,7 @@ TrainingRunResult Run::run() {
   }
   model_->wait_for_save();
   if (!being_saved_.empty()) note("saved " + being_saved_);
+  tell_dropped_rows();
   if (!options_.quiet) progress_.finish();
   result_.steps = model_->cur_step();
   result_.seconds = seconds_since(start_);
