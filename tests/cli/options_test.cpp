@@ -258,5 +258,24 @@ TEST(Commands, OptionsBecomeWhatTheLibrariesTake) {
   EXPECT_THROW(checked_model_path(args), Error);
 }
 
+TEST(Commands, FiltersLeaveRowsOut) {
+  const auto rows = [](std::vector<std::string> more) {
+    std::vector<std::string> argv = {
+        "--model-id",     "m",    "--dataset-id", TWINKLE_SOURCE_DIR "/cookbook/data/self_cognition.jsonl",
+        "--data-slice",   "0:10", "--model-name", "Nova",
+        "--model-author", "Ada"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return load_dataset(parse("sft", argv)).size();
+  };
+  EXPECT_EQ(rows({"--filters", "HardFilter,RefuseFilter"}), 2);  // two answers of 80 characters
+  EXPECT_EQ(rows({"--filters", "HardFilter", "--filter-options",
+                  R"({"HardFilter": {"min_assistant_chars_2turn": 0}})"}),
+            10);
+  EXPECT_EQ(error_of("sft", sft({"--filters", "HardFilter", "--filter-options", R"({"DedupFilter": {}})"})),
+            "[command line] 'filter_options': 'DedupFilter' is not among --filters");
+  EXPECT_EQ(error_of("sft", sft({"--streaming", "--filters", "DedupFilter"})),
+            "[command line] 'filters': look at all rows (--streaming)");
+}
+
 }  // namespace
 }  // namespace twinkle::cli

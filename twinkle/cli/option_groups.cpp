@@ -124,6 +124,13 @@ ArgGroup dataset_args() {
              "What the model learns to call itself (SelfCognitionProcessor)."),
       option("model_author", kString, nullptr,
              "Who the model learns to say made it (SelfCognitionProcessor)."),
+      option(
+          "filters", kStrings, Json::array(),
+          "Leave out conversations that are not worth learning from, filter after filter; see twinkle list "
+          "filter.",
+          {.value = "NAMES"}),
+      option("filter_options", kJson, nullptr,
+             "Parameters of the filters, as a JSON object: {\"HardFilter\": {\"max_rounds\": 20}}."),
       option("bad_rows", kString, "raise", "Stop at a row that cannot be used, or drop it and count it.",
              {.choices = {"raise", "drop"}}),
       option("text_split", kString, "file", "Rows of a .txt file: the whole file, each paragraph, each line.",

@@ -74,6 +74,9 @@ Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std:
   Dataset data(meta);
   with_mapping(args, [&](const Json& names) { data.rename_columns(names, -1, /*may_lack=*/for_evaluation); });
   data.map(text_of(args, "preprocessor"), preprocessor_options(args));
+  const Json options = args.has("filter_options") ? args.get("filter_options") : Json::object();
+  for (const std::string& name : string_list(args, "filters"))
+    data.quality_filter(name, options.value(name, Json()));
   return data;
 }
 
@@ -85,6 +88,7 @@ namespace {
 void check_reading(const ParsedArgs& args) {
   const bool streaming = args.get_bool("streaming"), lazy = args.get_bool("lazy");
   only_with(args, "lazy", !lazy || !streaming, "excludes --streaming, which encodes rows as they come, too");
+  only_with(args, "filters", !streaming, "look at all rows (--streaming)");
   only_with(args, "data_slice", !streaming, "a stream has no row numbers (--streaming)");
   only_with(args, "num_train_epochs", !streaming,
             "how long a stream is, is not known (--streaming); give --max-steps or --train-samples");
@@ -138,9 +142,15 @@ void check_training_args(const ParsedArgs& args) {
   }
   check_reading(args);
   for (const char* name :
-       {"preprocessor_options", "optimizer_options", "scheduler_options", "loss_options"}) {
+       {"preprocessor_options", "filter_options", "optimizer_options", "scheduler_options", "loss_options"}) {
     if (!args.has(name)) continue;
     only_with(args, name, args.get(name).is_object(), "expected an object, got " + shown(args.get(name)));
+  }
+  if (!args.has("filter_options")) return;
+  const std::vector<std::string> filters = string_list(args, "filters");
+  for (const auto& [name, options] : args.get("filter_options").items()) {
+    only_with(args, "filter_options", std::find(filters.begin(), filters.end(), name) != filters.end(),
+              "'" + name + "' is not among --filters");
   }
 }
 

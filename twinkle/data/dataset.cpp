@@ -512,18 +512,9 @@ void Dataset::filter(const std::function<bool(const Row&)>& keep, int source) {
     });
     if (!bad.empty())
       throw invalid_argument(at_place(place_of(*each, bad.begin()->first), bad.begin()->second));
-    size_t left = 0;
-    std::string key;
-    for (size_t i = 0; i < each->refs.size(); ++i) {
-      key.push_back(kept[i] != 0 ? '1' : '0');
-      if (kept[i] == 0) continue;
-      each->refs[left] = each->refs[i];
-      each->loaded_index[left++] = each->loaded_index[i];
-    }
-    if (left == 0) throw invalid_argument("[dataset] the filter leaves no row of '" + each->name + "'");
-    each->refs.resize(left);
-    each->loaded_index.resize(left);
-    each->edits_key += "filter" + sha256_hex(key);
+    if (std::find(kept.begin(), kept.end(), 1) == kept.end())
+      throw invalid_argument("[dataset] the filter leaves no row of '" + each->name + "'");
+    keep_rows(each, kept, "filter");
   }
 }
 

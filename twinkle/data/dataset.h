@@ -117,6 +117,13 @@ class Dataset {
   /// stay, so that encode() reports them as it is told to. Call before encode() and before mixing.
   void filter(const std::function<bool(const Row&)>& keep, int source = -1);
 
+  /// Applies a component of kind "filter": rows whose conversations it finds unfit are left out, and what it
+  /// edits is edited whenever a row is used. notes() counts the reasons. Rows that the preprocessor refuses
+  /// stay, so that encode() reports them. After map(), before encode() and before mixing.
+  void quality_filter(const std::string& name, const Json& options = nullptr, int source = -1);
+  /// The rows that quality filters left out, with their reasons.
+  const std::vector<DroppedRow>& filtered() const { return filtered_; }
+
   void set_template(std::shared_ptr<const Template> tmpl) { template_ = std::move(tmpl); }
   const std::shared_ptr<const Template>& get_template() const { return template_; }
   /// Encodes every row on all cores, in order. What the template deletes is dropped and counted, whatever
@@ -187,6 +194,7 @@ class Dataset {
   Row row_of(const Source& source, int64_t row) const;
   std::string place_of(const Source& source, int64_t row) const;
   void hash_sources();
+  void keep_rows(Source* source, const std::vector<char>& kept, const std::string& what);
   void guess(Source* source, const Json& options);
   Row saved_row(int64_t index) const;
   std::string cache_key(const Template& tmpl, BadRows bad_rows, bool add_generation_prompt) const;
@@ -198,7 +206,7 @@ class Dataset {
   std::vector<InputFeature> features_;
   std::vector<int64_t> feature_rows_;
   std::vector<std::string> feature_parts_;
-  std::vector<DroppedRow> dropped_;
+  std::vector<DroppedRow> dropped_, filtered_;
   std::vector<std::string> notes_;
 };
 

@@ -97,8 +97,8 @@ std::vector<ArgGroup> render_groups() {
                     "End where the model is to answer (default: after a user's message)."),
                 color_arg()};
   ArgGroup data = dataset_args();
-  for (const char* name :
-       {"data_slice", "bad_rows", "eval_dataset_id", "packing", "streaming", "lazy", "encoded_cache"})
+  for (const char* name : {"data_slice", "bad_rows", "eval_dataset_id", "packing", "streaming", "lazy",
+                           "filters", "filter_options", "encoded_cache"})
     data.remove(name);
   return {input, tokenizer_args(), data, template_args(), program_args()};
 }
