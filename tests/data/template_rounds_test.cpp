@@ -124,5 +124,43 @@ TEST(TemplateRounds, TurnsAreWhatTheDefinitionSays) {
   EXPECT_GE(compared, 480);
 }
 
+// Finding the turns renders no message more than a few times over, so the work is linear in the turns.
+TEST(TemplateRounds, LongConversationsTakeLinearWork) {
+  const Json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  const auto cost = [](const ChatTemplate& chat, int turns, bool calls) {
+    Json messages = Json::array();
+    for (int i = 0; i < turns; ++i) {
+      messages.push_back(msg("user", "question " + std::to_string(i)));
+      if (calls && i % 5 == 3) {
+        messages.push_back(with_call("", "look"));
+        messages.push_back(result("blue"));
+      }
+      messages.push_back(i % 2 == 0 ? msg("assistant", "answer " + std::to_string(i))
+                                    : thinking("well", "hm"));
+    }
+    const Rendered whole = chat.render(messages);
+    const int64_t before = chat.rendered_messages();
+    const auto spans = assistant_spans(chat, messages, nullptr, {}, whole);
+    EXPECT_EQ(spans.size(), static_cast<size_t>(calls ? turns + turns / 5 : turns));
+    return static_cast<double>(chat.rendered_messages() - before) / static_cast<double>(messages.size());
+  };
+  int compared = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(test::test_data("chat-templates"))) {
+    if (entry.path().extension() != ".jinja") continue;
+    const ChatTemplate chat(config, read_file(entry.path()));
+    for (const bool calls : {false, true}) {
+      const std::string where = entry.path().filename().string() + (calls ? " with calls" : "");
+      try {
+        const double few = cost(chat, 20, calls), many = cost(chat, 200, calls);
+        EXPECT_LE(many, few) << where;
+        EXPECT_LE(many, 4) << where;
+        ++compared;
+      } catch (const Error&) {  // the template refuses such a conversation
+      }
+    }
+  }
+  EXPECT_GE(compared, 30);
+}
+
 }  // namespace
 }  // namespace twinkle

@@ -87,6 +87,11 @@ class RoundFinder {
     int seen = 0;
   };
 
+  struct Trust {
+    int agreed = 0;
+    bool differs = false, goes_on = false;  // the whole rendering begins with the one up to the turn
+  };
+
   std::string_view text() const { return rendered_.text; }
   int64_t size() const { return static_cast<int64_t>(rendered_.text.size()); }
 
@@ -109,19 +114,52 @@ class RoundFinder {
   }
 
   // The end of a turn when the next message has no turn of its own in the loop: some templates write the
-  // results of tools behind the call, and those are not the model's words.
-  int64_t end_alone(size_t i, const TextSpan& turn) const {
-    const Rendered out = chat_.render(first_messages(messages_, i + 1), tools_, options_);
-    if (text().starts_with(out.text) && static_cast<int64_t>(out.text.size()) >= turn.begin) {
-      return static_cast<int64_t>(out.text.size());
+  // results of tools behind the call, and those are not the model's words. What the turn is without them
+  // shows a rendering that ends with it. Most templates look no further back than to the last question: where
+  // the rendering from there on says the same three times, it is believed, so that long conversations are not
+  // rendered again for every call.
+  int64_t end_alone(size_t i, const TextSpan& turn) {
+    Trust& trust = trust_[kind_before(i)];
+    std::optional<std::string> own;
+    if (!trust.differs) own = last_turn_of(from_last_question(i));
+    if (!own || trust.agreed < 3) {
+      const Rendered out = chat_.render(first_messages(messages_, i + 1), tools_, options_);
+      trust.goes_on = text().starts_with(out.text) && static_cast<int64_t>(out.text.size()) >= turn.begin;
+      std::optional<std::string> whole = own_text(out, i);
+      if (trust.goes_on) whole = out.text.substr(static_cast<size_t>(turn.begin));
+      trust.differs = trust.differs || (own && own != whole);
+      ++trust.agreed;
+      own = std::move(whole);
     }
-    const auto alone = message_spans(out, i + 1)[i];
-    if (!alone) return turn.end;
-    const std::string_view body =
-        text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
-    const std::string_view own = std::string_view(out.text).substr(static_cast<size_t>(alone->begin));
+    if (!own) return turn.end;
+    const std::string_view rest = text().substr(static_cast<size_t>(turn.begin));
+    if (trust.goes_on && rest.starts_with(*own)) return turn.begin + static_cast<int64_t>(own->size());
+    const std::string_view body = rest.substr(0, static_cast<size_t>(turn.end - turn.begin));
     return turn.begin +
-           (std::mismatch(body.begin(), body.end(), own.begin(), own.end()).first - body.begin());
+           (std::mismatch(body.begin(), body.end(), own->begin(), own->end()).first - body.begin());
+  }
+
+  Json from_last_question(size_t i) const {
+    size_t begin = i;
+    while (begin > 0 && messages_[begin].at("role") != "user") --begin;
+    Json out = Json::array();
+    for (size_t k = begin; k <= i; ++k) out.push_back(messages_[k]);
+    return out;
+  }
+
+  // From the beginning of message i to the end.
+  static std::optional<std::string> own_text(const Rendered& out, size_t i) {
+    const auto span = message_spans(out, i + 1)[i];
+    if (!span) return std::nullopt;
+    return out.text.substr(static_cast<size_t>(span->begin));
+  }
+
+  std::optional<std::string> last_turn_of(const Json& messages) const {
+    try {
+      return own_text(chat_.render(messages, tools_, options_), messages.size() - 1);
+    } catch (const Error&) {  // it may not begin like this
+      return std::nullopt;
+    }
   }
 
   // The text after the loop of a conversation that ends with an assistant turn, here turn i.
@@ -195,6 +233,7 @@ class RoundFinder {
   const Rendered& rendered_;
   std::vector<std::optional<TextSpan>> segments_;
   std::map<std::string, Tail> tails_;
+  std::map<std::string, Trust> trust_;
   std::optional<std::string> closing_;
 };
 

@@ -159,6 +159,7 @@ Rendered ChatTemplate::render(const Json& messages, const Json& tools,
 
 Rendered ChatTemplate::render_prepared(Json messages, const Json& tools,
                                        const ChatRenderOptions& options) const {
+  rendered_messages_.fetch_add(static_cast<int64_t>(messages.size()), std::memory_order_relaxed);
   const bool with_tools = tools.is_array() && !tools.empty();
   Json context = Json::object();
   if (options.variables.is_object()) context = options.variables;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,8 @@ class ChatTemplate {
   /// Whether the template's source says `word` (reasoning_content, enable_thinking, ...).
   bool mentions(std::string_view word) const { return source_.find(word) != std::string::npos; }
   const std::string& source() const { return source_; }
+  /// How many messages were rendered so far: what a conversation costs, for those who measure it.
+  int64_t rendered_messages() const { return rendered_messages_; }
 
  private:
   const JinjaTemplate& pick(bool with_tools) const;
@@ -58,6 +61,7 @@ class ChatTemplate {
   bool text_arguments_ = false;
   bool accepts_blocks_ = false;
   std::vector<std::string> media_;  // kinds of blocks that it knows
+  mutable std::atomic<int64_t> rendered_messages_ = 0;
 };
 
 /// json.dumps(value, ensure_ascii=False).
