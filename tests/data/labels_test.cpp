@@ -33,6 +33,21 @@ TEST(Labels, EqualTheMasksOfTransformers) {
               static_cast<long long>(tokens));
 }
 
+std::vector<std::string> trained_runs(const Template& tmpl, const Trajectory& row) {
+  const InputFeature f = tmpl.encode(row).at(0);
+  std::vector<std::string> runs;
+  std::vector<int32_t> run;
+  for (const int32_t label : f.labels) {
+    if (label != kIgnoreIndex) {
+      run.push_back(label);
+    } else if (!run.empty()) {
+      runs.push_back(tmpl.decode(run, false));
+      run.clear();
+    }
+  }
+  return runs;
+}
+
 // What is trained on, turn by turn, in published templates without generation blocks: by hand.
 TEST(Labels, PublishedTemplatesByHand) {
   struct Case {
@@ -55,18 +70,61 @@ TEST(Labels, PublishedTemplatesByHand) {
   for (const Case& c : cases) {
     const auto tmpl =
         make_template("", tokenizer, {.chat_template = read_file(test_data("chat-templates/" + c.file))});
-    const InputFeature f = tmpl->encode({.messages = messages}).at(0);
-    std::vector<std::string> runs;
-    std::vector<int32_t> run;
-    for (size_t t = 0; t < f.labels.size(); ++t) {
-      if (f.labels[t] != kIgnoreIndex) {
-        run.push_back(f.labels[t]);
-      } else if (!run.empty()) {
-        runs.push_back(tmpl->decode(run, false));
-        run.clear();
-      }
+    EXPECT_EQ(trained_runs(*tmpl, {.messages = messages}), c.trained) << c.file;
+  }
+}
+
+// Thinking and calls of tools: what Jinja2 writes between the prompt for a turn and the end of the turn.
+TEST(Labels, ThinkingAndCallsByHand) {
+  struct Case {
+    std::string file;
+    bool calls;
+    std::vector<std::string> trained;
+  };
+  const std::vector<Case> cases = {
+      {"Qwen-Qwen3-0.6B.jinja", false, {"<think>\nR1\n</think>\n\nA1<|im_end|>\n"}},
+      {"Qwen3.5-4B.jinja", false, {"R1\n</think>\n\nA1<|im_end|>\n"}},
+      {"Qwen3.5-4B.jinja",
+       true,
+       {"\n</think>\n\n<tool_call>\n<function=look>\n<parameter=x>\n1\n</parameter>\n</function>\n"
+        "</tool_call><|im_end|>\n",
+        "\n</think>\n\nA2<|im_end|>\n"}},
+      {"Qwen3-Coder.jinja",
+       true,
+       {"<tool_call>\n<function=look>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call><|im_end|>\n",
+        "A2<|im_end|>\n"}},
+      {"deepseek-ai-DeepSeek-V3.1.jinja", false, {"</think>A1<｜end▁of▁sentence｜>"}},
+      {"deepseek-ai-DeepSeek-V3.1.jinja",
+       true,
+       {"</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{\"x\": "
+        "1}<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
+        "A2<｜end▁of▁sentence｜>"}},
+      {"meta-llama-Llama-3.1-8B-Instruct.jinja",
+       true,
+       {"{\"name\": \"look\", \"parameters\": {\"x\": 1}}<|eot_id|>", "A2<|eot_id|>"}},
+      {"mistralai-Mistral-Nemo-Instruct-2407.jinja",
+       true,
+       {"[TOOL_CALLS][{\"name\": \"look\", \"arguments\": {\"x\": 1}, \"id\": \"call00001\"}]<|im_end|>",
+        "A2<|im_end|>"}},
+      {"GLM-4.6.jinja", false, {"\n<think>R1</think>\nA1"}},
+  };
+  const Json user = {{"role", "user"}, {"content", "Q1"}};
+  Json thought = {{"role", "assistant"}, {"content", "A1"}, {"reasoning_content", "R1"}};
+  const Json call = Json::parse(R"({"role": "assistant", "content": "", "tool_calls": [{"id": "call00001",
+      "type": "function", "function": {"name": "look", "arguments": {"x": 1}}}]})");
+  const Json result = {{"role", "tool"}, {"content", "42"}, {"tool_call_id", "call00001"}, {"name", "look"}};
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "look", "description": "d",
+      "parameters": {"type": "object", "properties": {"x": {"type": "integer", "description": "n"}}}}}])");
+  const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
+  for (const Case& c : cases) {
+    const auto tmpl =
+        make_template("", tokenizer, {.chat_template = read_file(test_data("chat-templates/" + c.file))});
+    Trajectory row{.messages = Json::array({user, thought})};
+    if (c.calls) {
+      row.messages = Json::array({user, call, result, {{"role", "assistant"}, {"content", "A2"}}});
+      row.tools = tools;
     }
-    EXPECT_EQ(runs, c.trained) << c.file;
+    EXPECT_EQ(trained_runs(*tmpl, row), c.trained) << c.file;
   }
 }
 
