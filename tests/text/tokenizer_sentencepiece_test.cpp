@@ -194,7 +194,7 @@ TEST(SentencePiece, WordsAndCharacters) {
   const std::string kWord = int_field(3, 3), kChar = int_field(3, 4);
   const std::vector<Row> rows = letters({{kMark + "ab", -5}, {"cc", 0, 4}, {kMark + "b", -5, 5}});
   const auto word = load(model(rows, kWord, kKeepSpaces));
-  EXPECT_EQ(word->encode("ab b ab"), (Ids{7, 9, 7}));        // unused pieces are found here
+  EXPECT_EQ(word->encode("ab b ab"), (Ids{7, 0, 7}));        // unused pieces are unknown
   EXPECT_EQ(word->encode("ab xx a cc ab"), (Ids{7, 0, 7}));  // unknown neighbours are one, symbols no words
   EXPECT_EQ(word->encode_with_offsets("ab xx a cc ab").offsets,
             (std::vector<std::pair<int64_t, int64_t>>{{0, 2}, {2, 10}, {10, 13}}));

@@ -1,5 +1,5 @@
 // SentencePiece's models without a search: "word" takes what lies between markers, "char" each character and
-// each symbol of the user. What is no piece is unknown.
+// each symbol of the user. What is no piece, or an unused one, is unknown.
 #include <algorithm>
 
 #include "twinkle/text/tokenizer_added.h"
@@ -63,8 +63,13 @@ class SentencePieceLookup : public Model {
   // The closest that tokenizers has: WordLevel gives every unknown word a token of its own.
   Json to_json() const override {
     const std::string unknown(vocab_.text_of(static_cast<int32_t>(file_->unk)));
+    Vocab used;  // an unused piece would be found there
+    for (size_t i = 0; i < file_->pieces.size(); ++i) {
+      const auto& piece = file_->pieces[i];
+      if (piece.type != File::kUnused) used.add(piece.text, static_cast<int32_t>(i));
+    }
     if (file_->kind == File::Kind::kWord)
-      return {{"type", "WordLevel"}, {"vocab", vocab_json(vocab_)}, {"unk_token", unknown}};
+      return {{"type", "WordLevel"}, {"vocab", vocab_json(used)}, {"unk_token", unknown}};
     return {{"type", "BPE"},
             {"dropout", nullptr},
             {"unk_token", unknown},
@@ -73,7 +78,7 @@ class SentencePieceLookup : public Model {
             {"fuse_unk", true},
             {"byte_fallback", file_->byte_fallback},
             {"ignore_merges", !symbols_.empty()},
-            {"vocab", vocab_json(vocab_)},
+            {"vocab", vocab_json(used)},
             {"merges", Json::array()}};
   }
 
@@ -83,7 +88,7 @@ class SentencePieceLookup : public Model {
     const std::string_view piece = text.substr(begin, end - begin);
     const int32_t id = vocab_.find(piece);
     const int type = id < 0 ? File::kUnknown : file_->pieces[static_cast<size_t>(id)].type;
-    const bool unknown = type == File::kUnknown || type == File::kRenamed;
+    const bool unknown = type == File::kUnknown || type == File::kUnused || type == File::kRenamed;
     if (!unknown) {
       out.push_back({id, begin, end});
     } else if (file_->byte_fallback) {
