@@ -53,6 +53,12 @@ class BadNetwork:
         reply = connection.getresponse()
         return reply, reply.read()
 
+    def send_aside(self, request, body):
+        try:
+            self.forward(request, body)
+        except OSError:  # the server may have ended by now
+            pass
+
     def handle(self, request, body):
         fault = self.draw(request.path)
         if fault == "refuse":
@@ -61,10 +67,10 @@ class BadNetwork:
             request.end_headers()
             return
         if fault == "twice":
-            threading.Thread(target=self.forward, args=(request, body), daemon=True).start()
+            threading.Thread(target=self.send_aside, args=(request, body), daemon=True).start()
         reply, text = self.forward(request, body)
         if fault == "later":
-            threading.Timer(0.3, self.forward, (request, body)).start()
+            threading.Timer(0.3, self.send_aside, (request, body)).start()
         request.send_response(reply.status)
         for name, value in reply.getheaders():
             if name.lower() not in ("connection", "transfer-encoding", "server", "date"):

@@ -4,7 +4,7 @@
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=$root/.venvs/tinker-$1/bin/python
 if [ ! -x "$python" ]; then
-  echo "missing: $python (scripts/setup --sdk)"
+  echo "missing: $python (scripts/setup --sdk-matrix)"
   [ -z "${TWINKLE_TEST_REQUIRE:-}" ]
   exit
 fi
