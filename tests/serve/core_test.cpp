@@ -283,6 +283,29 @@ TEST(Core, ReplaysALoadWhoseCheckpointIsGone) {
   EXPECT_EQ(rig.weight(kAnn, m, 8), 58);
 }
 
+// So is one that was deleted; its folder goes when nobody needs it.
+TEST(Core, DropsCheckpointsThatAreOver) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::save(kAnn, m, 1, "x"));
+  rig.submit(Rig::call(kAnn, m, 2, {1}));
+  rig.run(Rig::step(kAnn, m, 3));
+  const std::string path = "tinker://s:train:0/weights/x";
+  rig.run(Rig::load(kAnn, m, 4, path));
+  const std::string folder = dir / ("data/" + rig.store().checkpoint(path, kAnn, 0)->folder);
+  EXPECT_TRUE(is_directory(folder));
+  EXPECT_FALSE(rig.store().set_expiry(path, kBob, rig.core().now(), rig.core().now()));
+  EXPECT_TRUE(rig.store().set_expiry(path, kAnn, rig.core().now(), rig.core().now()));
+  EXPECT_FALSE(rig.store().checkpoint(path, kAnn, rig.core().now()));
+  for (int i = 0; i < 100 && is_directory(folder); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(is_directory(folder));
+  rig.reopen();
+  EXPECT_EQ(rig.weight(kAnn, m, 5), 100);
+  EXPECT_EQ(rig.run(Rig::load(kAnn, m, 6, path)), "error: [load] there is no checkpoint '" + path + "'");
+}
+
 // ---------------------------------------------------------------- sampling
 
 TEST(Core, SamplesWithTheWeightsOfItsSampler) {

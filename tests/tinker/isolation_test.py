@@ -69,6 +69,14 @@ def routes(ann):
         ("GET", f"samplers/{ann.sampler}", None, 404),
         ("POST", "asample", {"sampling_session_id": ann.sampler, "seq_id": 0, "prompt": {"chunks": []}}, 404),
         ("POST", "retrieve_future", {"request_id": ann.request}, 404),
+        ("GET", "training_runs", None, 200),
+        ("GET", f"training_runs/{ann.model}", None, 404),
+        ("GET", f"training_runs/{ann.model}/checkpoints", None, 404),
+        ("PUT", f"training_runs/{ann.model}/checkpoints/weights/x/ttl", {"ttl_seconds": 1}, 404),
+        ("DELETE", f"training_runs/{ann.model}/checkpoints/weights/x", None, 404),
+        ("GET", "checkpoints", None, 200),
+        ("GET", "sessions", None, 200),
+        ("GET", f"sessions/{ann.session}", None, 404),
     ]
 
 
@@ -79,6 +87,7 @@ def test_every_route_asks_whose_it_is(server):
         for key, expected in ((None, 401), ("tml-wrong-0123456789abc", 401), (KEY_BOB, stranger)):
             status, reply = server.request(method, API + route, body, key)
             assert status == expected, (route, key, status, reply)
+            assert ann.session not in str(reply), (route, reply)
             if status >= 400:
                 assert "detail" in reply and ann.path not in str(reply) and server.folder not in str(reply), reply
     # Nothing that Bob tried took a number of Ann's or left anything behind.
@@ -86,6 +95,33 @@ def test_every_route_asks_whose_it_is(server):
     assert "loss:sum" in result(server, reply["request_id"])[1]["metrics"]
     reply = post(server, "load_weights", {"session_id": ann.session, "model_seq_id": 6, "path": ann.path})[1]
     assert result(server, reply["request_id"])[1]["model_id"] == f"{ann.session}:train:6"
+
+
+def test_lists_and_deletes(server):
+    ann = Ann(server)
+    status, run = server.request("GET", f"{API}training_runs/{ann.model}")
+    assert status == 200 and run["last_checkpoint"]["tinker_path"] == ann.path, run
+    assert run["last_request_time"].endswith("Z") and run["lora_rank"] == 4
+    listed = server.request("GET", API + "training_runs?limit=1&offset=0")[1]
+    assert [r["training_run_id"] for r in listed["training_runs"]] == [ann.model], listed
+    assert listed["cursor"]["limit"] == 1 and listed["cursor"]["total_count"] >= 1
+    assert server.request("GET", API + "training_runs?limit=x")[0] == 400
+    assert server.request("GET", f"{API}sessions/{ann.session}")[1] == {
+        "training_run_ids": [ann.model], "sampler_ids": [ann.sampler]}
+    of_run = f"{API}training_runs/{ann.model}/checkpoints"
+    checkpoint, = server.request("GET", of_run)[1]["checkpoints"]
+    assert checkpoint["checkpoint_id"] == "weights/x" and checkpoint["size_bytes"] > 1000, checkpoint
+    assert server.request("PUT", of_run + "/weights/x/ttl", {"ttl_seconds": 100})[0] == 204
+    assert "expires_at" in server.request("GET", of_run)[1]["checkpoints"][0]
+    assert server.request("PUT", of_run + "/weights/x/ttl", {"ttl_seconds": None})[0] == 204
+    assert server.request("DELETE", of_run + "/weights/x")[0] == 204
+    assert server.request("DELETE", of_run + "/weights/x")[0] == 404
+    assert server.request("GET", of_run)[1]["checkpoints"] == []
+    assert post(server, "weights_info", {"tinker_path": ann.path})[0] == 404
+    # Whoever samples from it goes on.
+    body = {"sampling_session_id": ann.sampler, "seq_id": 0, "prompt": {"chunks": [{"tokens": [1, 2]}]},
+            "sampling_params": {"max_tokens": 2}}
+    assert len(result(server, post(server, "asample", body)[1]["request_id"])[1]["sequences"]) == 1
 
 
 def test_a_foreign_checkpoint_is_as_one_that_is_not(server):

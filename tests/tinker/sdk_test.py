@@ -141,6 +141,22 @@ def test_a_script(server):
     close(by_path.compute_logprobs(prompt).result()[1:], last.loss_fn_outputs[0]["logprobs"].data, 0)
 
 
+def test_lists(server):
+    """Runs and checkpoints of a user, through the package's own client."""
+    service = client(server)
+    training = there(service.create_lora_training_client(base_model=stories(), rank=4, user_metadata={"of": "a cat"}))
+    path = training.save_state("listed", ttl_seconds=7200).result().path
+    run_id = path.split("/")[2]
+    rest = service.create_rest_client()
+    run = rest.get_training_run(run_id).result()
+    assert run.user_metadata == {"of": "a cat"} and run.last_checkpoint.tinker_path == path, run
+    assert run_id in [r.training_run_id for r in rest.list_training_runs(limit=5).result().training_runs]
+    listed, = rest.list_checkpoints(run_id).result().checkpoints
+    assert listed.checkpoint_id == "weights/listed" and listed.size_bytes > 1000, listed
+    rest.delete_checkpoint_from_tinker_path(path).result()
+    assert rest.list_checkpoints(run_id).result().checkpoints == []
+
+
 def test_sums_and_accumulation(server):
     """Eight calls of one datum, one call of eight, and twice the data at half the weight: the same step."""
     data = texts(5, 8)

@@ -81,6 +81,8 @@ void Core::submit(Operation op, OnAccepted on_accepted) {
     while (by_number_.contains(number_key(op.target, op.seq))) ++op.seq;
   }
   op.arrived = std::chrono::steady_clock::now();
+  op.accepted = now();
+  if (of_model) last_requests_[op.target] = op.accepted;
   ++load.operations;
   load.bytes += static_cast<int64_t>(op.body.size());
 
@@ -216,6 +218,12 @@ bool Core::stop_waiting(const std::string& request_id, uint64_t waiter) {
   const std::lock_guard lock(mutex_);
   const auto found = futures_.find(request_id);
   return found != futures_.end() && found->second->waiters.erase(waiter) > 0;
+}
+
+double Core::last_request(const std::string& target) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = last_requests_.find(target);
+  return found == last_requests_.end() ? 0 : found->second;
 }
 
 Core::Counts Core::counts() const {

@@ -76,6 +76,9 @@ class Core {
   /// Forgets a waiter; false when it was called, or is just being.
   bool stop_waiting(const std::string& request_id, uint64_t waiter);
 
+  /// When the last operation of a model was accepted; 0 when the log no longer knows.
+  double last_request(const std::string& target) const;
+
   /// Numbers for /metrics and tests.
   struct Counts {
     int64_t waiting = 0, results = 0, snapshots = 0, train_rounds = 0, log_bytes = 0;
@@ -123,6 +126,8 @@ class Core {
   void take_snapshot(const std::string& id, Model& model);
   void snapshot_all();
   void housekeeping();
+  void remove_dead_checkpoints();
+  bool replays_a_load() const;
   void rewrite_log();
   void forget(const FuturePtr& future);
   std::string path(const std::string& folder) const { return options_.data_dir + "/" + folder; }
@@ -166,6 +171,7 @@ class Core {
   std::map<std::string, std::unique_ptr<Model>> models_;
   std::deque<OpPtr> samples_;
   std::map<std::string, OwnerLoad> loads_;
+  std::map<std::string, double> last_requests_;      // by target
   std::map<double, std::vector<FuturePtr>> by_age_;  // those with a result
   int64_t result_bytes_ = 0;
   uint64_t next_id_ = 1, next_waiter_ = 1;
@@ -176,6 +182,7 @@ class Core {
   std::unordered_map<uint64_t, OpPtr> sampling_;  // by ticket
   std::map<std::string, uint64_t> weights_used_;  // when each was
   uint64_t uses_ = 0;
+  bool sweep_ = true;  // there may be folders of checkpoints that nobody has
   std::chrono::steady_clock::time_point last_housekeeping_{};
   std::chrono::steady_clock::duration train_time_{};
 

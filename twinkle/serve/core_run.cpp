@@ -148,20 +148,27 @@ Json Core::create_model(const Operation& op) {
 Json Core::load_weights(Turn& turn, const Operation& op) {
   const std::string from = op.args.at("path");
   const bool optimizer = op.args.at("optimizer");
-  const auto checkpoint = store_.checkpoint(from, op.owner, now());
-  if (!checkpoint) throw not_found("[load] there is no checkpoint '" + from + "'");
-  const auto model = store_.model(op.target, op.owner);
-  if (!model) throw not_found("[load] this model does not exist");
-  const LoraShape &a = checkpoint->shape, &b = model->shape;
-  if (a.rank != b.rank || a.attention != b.attention || a.mlp != b.mlp || a.unembedding != b.unembedding) {
-    throw invalid_argument("[load] '" + from + "' has rank " + std::to_string(a.rank) + ", this model has " +
-                           std::to_string(b.rank) + ", or they train different parts of the base model");
+  std::string folder;
+  if (op.known) {  // again after a restart: from where it was, whatever has that name now
+    folder = parse_json(op.known->bytes, "log").at("folder");
+  } else {
+    const auto checkpoint = store_.checkpoint(from, op.owner, now());
+    if (!checkpoint) throw not_found("[load] there is no checkpoint '" + from + "'");
+    const auto model = store_.model(op.target, op.owner);
+    if (!model) throw not_found("[load] this model does not exist");
+    const LoraShape &a = checkpoint->shape, &b = model->shape;
+    if (a.rank != b.rank || a.attention != b.attention || a.mlp != b.mlp || a.unembedding != b.unembedding) {
+      throw invalid_argument("[load] '" + from + "' has rank " + std::to_string(a.rank) +
+                             ", this model has " + std::to_string(b.rank) +
+                             ", or they train different parts of the base model");
+    }
+    if (optimizer && !checkpoint->optimizer)
+      throw invalid_argument("[load] '" + from + "' was saved for sampling, without an optimizer");
+    folder = checkpoint->folder;
   }
-  if (optimizer && !checkpoint->optimizer)
-    throw invalid_argument("[load] '" + from + "' was saved for sampling, without an optimizer");
-  within_data([&] { engine_->load_model(op.target, path(checkpoint->folder), optimizer); });
+  within_data([&] { engine_->load_model(op.target, path(folder), optimizer); });
   turn.model->queue.clear_gradients();
-  return {{"path", from}, {"model_id", op.target}};
+  return {{"path", from}, {"model_id", op.target}, {"folder", folder}};
 }
 
 Json Core::save_weights(Turn& turn, const Operation& op) {
@@ -188,17 +195,15 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
   std::exception_ptr failed;
   try {
     engine_->save_model(op.target, path(checkpoint.folder), checkpoint.optimizer);
+    for (const auto& file : fs::directory_iterator(path(checkpoint.folder)))
+      checkpoint.bytes += static_cast<int64_t>(file.file_size());
     store_.put(checkpoint);
+    sweep_ = true;  // another may have had this name
   } catch (...) {
     failed = std::current_exception();
   }
   if (gradients && queue.spoiled().empty()) redo(turn);
   if (failed) std::rethrow_exception(failed);
-  if (old && old->operation != op.id && !store_.folder_in_use(old->folder)) {
-    log_->flush();  // what was loaded from it is in a snapshot by now
-    std::error_code ignored;
-    fs::remove_all(path(old->folder), ignored);
-  }
   return {{"path", checkpoint.path()}};
 }
 

@@ -87,6 +87,7 @@ void Core::requeue(Recovered& found) {
       result_bytes_ += static_cast<int64_t>(future->result->bytes.size());
       by_age_[future->done].push_back(future);
     }
+    if (future->head.kind != OpKind::kSample) last_requests_[future->head.target] = future->head.accepted;
     if (!future->op) continue;
     Operation& op = *future->op;
     op.arrived = started;
@@ -215,12 +216,29 @@ void Core::housekeeping() {
     }
     large = log_->size_bytes() > options_.log_bytes;
   }
-  for (const auto& checkpoint : store_.expired_checkpoints(now())) {
-    store_.remove(checkpoint);
-    std::error_code ignored;
-    if (!store_.folder_in_use(checkpoint.folder)) fs::remove_all(path(checkpoint.folder), ignored);
-  }
+  remove_dead_checkpoints();
   if (large) rewrite_log();
+}
+
+// Those whose time is over, and folders that belong to none: of one that was replaced, or whose writing was
+// cut off. What a replay still needs stays.
+void Core::remove_dead_checkpoints() {
+  const auto expired = store_.expired_checkpoints(now());
+  if ((expired.empty() && !sweep_) || replays_a_load()) return;
+  log_->flush();  // what was loaded from them is in a snapshot by now
+  for (const auto& checkpoint : expired) store_.remove(checkpoint);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path("checkpoints"), ignored)) {
+    if (!store_.folder_in_use("checkpoints/" + entry.path().filename().string()))
+      fs::remove_all(entry.path(), ignored);
+  }
+  sweep_ = false;
+}
+
+// Whether a load that was carried out before a restart has yet to be carried out again.
+bool Core::replays_a_load() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(models_, [](const auto& entry) { return entry.second->queue.replays_a_load(); });
 }
 
 // Only what a start still needs: results that are kept, operations that no snapshot covers.

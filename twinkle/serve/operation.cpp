@@ -230,7 +230,8 @@ std::string operation_record(const Operation& op, bool only_head) {
                {"owner", op.owner},
                {"target", op.target},
                {"seq", op.seq},
-               {"forward_only", op.forward_only}};
+               {"forward_only", op.forward_only},
+               {"accepted", op.accepted}};
   if (only_head) return join_record(head, "");
   head["args"] = op.args;
   if (!op.refused.empty()) head["refused"] = op.refused;
@@ -247,6 +248,7 @@ Operation operation_from(const Json& head, std::string_view body) {
           .args = head.value("args", Json::object()),
           .body = std::string(body),
           .forward_only = head.at("forward_only"),
+          .accepted = head.value("accepted", 0.0),
           .refused = head.value("refused", std::string())};
 }
 

@@ -35,6 +35,7 @@ struct Operation {
   Json args = Json::object();
   std::string body;  // of a call or sample: encode()
   bool forward_only = false;
+  double accepted = 0;  // seconds since 1970
   std::string refused;  // it was wrong on arrival: why. It takes its place in the order and fails there.
 
   // Not in the log.

@@ -64,6 +64,7 @@ Json to_json(const Checkpoint& c) {
           {"shape", shape_to_json(c.shape)},
           {"optimizer", c.optimizer},
           {"operation", c.operation},
+          {"bytes", c.bytes},
           {"created", c.created},
           {"expires", c.expires ? Json(*c.expires) : Json(nullptr)}};
 }
@@ -176,6 +177,7 @@ void Store::load() {
                      .shape = shape_from_json(e.at("shape")),
                      .optimizer = e.at("optimizer"),
                      .operation = e.at("operation"),
+                     .bytes = e.value("bytes", int64_t{0}),
                      .created = e.at("created")};
         if (!e.at("expires").is_null()) c.expires = e.at("expires").get<double>();
         checkpoints_[c.path()] = c;
@@ -284,6 +286,50 @@ std::vector<Checkpoint> Store::expired_checkpoints(double now) const {
     if (checkpoint.expires && *checkpoint.expires <= now) out.push_back(checkpoint);
   }
   return out;
+}
+
+bool Store::set_expiry(const std::string& path, const std::string& owner, std::optional<double> expires,
+                       double now) {
+  auto found = checkpoint(path, owner, now);
+  if (!found) return false;
+  found->expires = expires;
+  put(*found);
+  return true;
+}
+
+namespace {
+template <class T, class Wanted>
+std::vector<T> listed(const std::map<std::string, T>& all, const std::string& owner, Wanted&& wanted) {
+  std::vector<T> out;
+  for (const auto& [id, entry] : all) {
+    if (entry.owner == owner && wanted(entry)) out.push_back(entry);
+  }
+  std::ranges::stable_sort(out, std::greater(), &T::created);
+  return out;
+}
+}  // namespace
+
+std::vector<Session> Store::sessions_of(const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  return listed(sessions_, owner, [](const Session&) { return true; });
+}
+
+std::vector<ModelEntry> Store::models_of(const std::string& owner, const std::string& session) const {
+  const std::lock_guard lock(mutex_);
+  return listed(models_, owner, [&](const ModelEntry& m) { return session.empty() || m.session == session; });
+}
+
+std::vector<SamplerEntry> Store::samplers_of(const std::string& owner, const std::string& session) const {
+  const std::lock_guard lock(mutex_);
+  return listed(samplers_, owner, [&](const SamplerEntry& s) { return s.session == session; });
+}
+
+std::vector<Checkpoint> Store::checkpoints_of(const std::string& owner, const std::string& run,
+                                              double now) const {
+  const std::lock_guard lock(mutex_);
+  return listed(checkpoints_, owner, [&](const Checkpoint& c) {
+    return (run.empty() || c.run == run) && !(c.expires && *c.expires <= now);
+  });
 }
 
 bool Store::folder_in_use(const std::string& folder) const {

@@ -48,6 +48,7 @@ struct Checkpoint {
   LoraShape shape;
   bool optimizer = false;
   uint64_t operation = 0;  // that wrote it
+  int64_t bytes = 0;
   double created = 0;
   std::optional<double> expires;
   std::string path() const { return "tinker://" + run + "/" + kind + "/" + name; }
@@ -77,6 +78,14 @@ class Store {
   /// By "tinker://RUN/KIND/NAME"; one that has expired is none.
   std::optional<Checkpoint> checkpoint(const std::string& path, const std::string& owner, double now) const;
   std::vector<Checkpoint> expired_checkpoints(double now) const;
+  /// From `expires` on there is no such checkpoint; nothing: for ever. False when there is none now.
+  bool set_expiry(const std::string& path, const std::string& owner, std::optional<double> expires,
+                  double now);
+  // What an owner has, newest first. `run` and `session` "": of all.
+  std::vector<Session> sessions_of(const std::string& owner) const;
+  std::vector<ModelEntry> models_of(const std::string& owner, const std::string& session = "") const;
+  std::vector<SamplerEntry> samplers_of(const std::string& owner, const std::string& session) const;
+  std::vector<Checkpoint> checkpoints_of(const std::string& owner, const std::string& run, double now) const;
   /// Whether a checkpoint or a sampler has its weights there.
   bool folder_in_use(const std::string& folder) const;
 

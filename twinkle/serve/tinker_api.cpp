@@ -2,6 +2,7 @@
 
 #include <openssl/rand.h>
 
+#include "twinkle/serve/tinker_replies.h"
 #include "twinkle/serve/tinker_wire.h"
 #include "twinkle/serve/zstd_body.h"
 
@@ -14,12 +15,6 @@ constexpr std::string_view kPrefix = "/api/v1/";
 constexpr int kJsonDepth = 64;
 constexpr int64_t kMostBody = int64_t{256} << 20;  // unpacked
 constexpr int64_t kMostSeq = int64_t{1} << 62;
-
-HttpReply json_reply(const Json& value, int status = 200) { return {.status = status, .body = value.dump()}; }
-HttpReply no_content() { return {.status = 204}; }
-HttpReply error_reply(int status, const std::string& detail) {
-  return json_reply({{"detail", detail}}, status);
-}
 
 HttpReply reply_of(const Error& error) {
   switch (error.kind()) {
@@ -83,6 +78,25 @@ std::string refusal_of(Work&& work) {
   return "";
 }
 
+// Part by part; '*' takes any one part that is not empty.
+bool matches(std::string_view pattern, std::string_view path, std::vector<std::string>& arguments) {
+  while (!pattern.empty() && !path.empty()) {
+    const std::string_view wanted = pattern.substr(0, pattern.find('/')),
+                           got = path.substr(0, path.find('/'));
+    if (wanted == "*" && !got.empty()) {
+      arguments.emplace_back(got);
+    } else if (wanted != got) {
+      return false;
+    }
+    const bool last = wanted.size() == pattern.size();
+    if (last != (got.size() == path.size())) return false;
+    if (last) return true;
+    pattern.remove_prefix(wanted.size() + 1);
+    path.remove_prefix(got.size() + 1);
+  }
+  return false;
+}
+
 }  // namespace
 
 TinkerApi::TinkerApi(Core& core, Store& store, TinkerOptions options, After after)
@@ -96,48 +110,44 @@ TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
     const char *method, *path;
     Route route;
   };
-  static const Entry entries[] = {{"POST", "client/config", &TinkerApi::client_config},
-                                  {"POST", "client/dynamic_config", &TinkerApi::dynamic_config},
-                                  {"GET", "get_server_capabilities", &TinkerApi::capabilities},
-                                  {"POST", "create_session", &TinkerApi::create_session},
-                                  {"POST", "session_heartbeat", &TinkerApi::session_heartbeat},
-                                  {"POST", "sessions/*/finish", &TinkerApi::finish_session},
-                                  {"POST", "telemetry", &TinkerApi::telemetry},
-                                  {"POST", "create_model", &TinkerApi::create_model},
-                                  {"POST", "get_info", &TinkerApi::get_info},
-                                  {"POST", "forward_backward", &TinkerApi::forward_backward},
-                                  {"POST", "forward", &TinkerApi::forward},
-                                  {"POST", "optim_step", &TinkerApi::optim_step},
-                                  {"POST", "save_weights", &TinkerApi::save_weights},
-                                  {"POST", "save_weights_for_sampler", &TinkerApi::save_weights_for_sampler},
-                                  {"POST", "load_weights", &TinkerApi::load_weights},
-                                  {"POST", "weights_info", &TinkerApi::weights_info},
-                                  {"POST", "create_sampling_session", &TinkerApi::create_sampling_session},
-                                  {"GET", "samplers/*", &TinkerApi::get_sampler},
-                                  {"POST", "asample", &TinkerApi::asample},
-                                  {"POST", "retrieve_future", &TinkerApi::retrieve_future}};
+  static const Entry entries[] = {
+      {"POST", "client/config", &TinkerApi::client_config},
+      {"POST", "client/dynamic_config", &TinkerApi::dynamic_config},
+      {"GET", "get_server_capabilities", &TinkerApi::capabilities},
+      {"POST", "create_session", &TinkerApi::create_session},
+      {"POST", "session_heartbeat", &TinkerApi::session_heartbeat},
+      {"POST", "sessions/*/finish", &TinkerApi::finish_session},
+      {"POST", "telemetry", &TinkerApi::telemetry},
+      {"POST", "create_model", &TinkerApi::create_model},
+      {"POST", "get_info", &TinkerApi::get_info},
+      {"POST", "forward_backward", &TinkerApi::forward_backward},
+      {"POST", "forward", &TinkerApi::forward},
+      {"POST", "optim_step", &TinkerApi::optim_step},
+      {"POST", "save_weights", &TinkerApi::save_weights},
+      {"POST", "save_weights_for_sampler", &TinkerApi::save_weights_for_sampler},
+      {"POST", "load_weights", &TinkerApi::load_weights},
+      {"POST", "weights_info", &TinkerApi::weights_info},
+      {"POST", "create_sampling_session", &TinkerApi::create_sampling_session},
+      {"GET", "samplers/*", &TinkerApi::get_sampler},
+      {"POST", "asample", &TinkerApi::asample},
+      {"POST", "retrieve_future", &TinkerApi::retrieve_future},
+      {"GET", "training_runs", &TinkerApi::training_runs},
+      {"GET", "training_runs/*", &TinkerApi::training_run},
+      {"GET", "training_runs/*/checkpoints", &TinkerApi::run_checkpoints},
+      {"DELETE", "training_runs/*/checkpoints/*/*", &TinkerApi::delete_checkpoint},
+      {"PUT", "training_runs/*/checkpoints/*/*/ttl", &TinkerApi::set_checkpoint_ttl},
+      {"GET", "checkpoints", &TinkerApi::all_checkpoints},
+      {"GET", "sessions", &TinkerApi::sessions},
+      {"GET", "sessions/*", &TinkerApi::get_session}};
   Found found;
   std::string_view path = request.path();
   if (!path.starts_with(kPrefix)) return found;
   path.remove_prefix(kPrefix.size());
   for (const Entry& entry : entries) {
-    const std::string_view pattern = entry.path;
-    std::string argument;
-    if (const size_t star = pattern.find('*'); star != std::string_view::npos) {
-      const std::string_view tail = pattern.substr(star + 1);
-      if (path.size() <= star + tail.size() || !path.starts_with(pattern.substr(0, star)) ||
-          !path.ends_with(tail))
-        continue;
-      argument = path.substr(star, path.size() - star - tail.size());
-      if (argument.find('/') != std::string::npos) continue;
-    } else if (path != pattern) {
-      continue;
-    }
-    if (request.method != entry.method) {
-      found.wrong_method = true;
-      continue;
-    }
-    return {entry.route, argument, false};
+    std::vector<std::string> arguments;
+    if (!matches(entry.path, path, arguments)) continue;
+    if (request.method == entry.method) return {entry.route, std::move(arguments), false};
+    found.wrong_method = true;
   }
   return found;
 }
@@ -150,7 +160,7 @@ int TinkerApi::refusal(const HttpRequest& request) const {
 
 void TinkerApi::handle(const HttpRequest& request, const std::string& owner, HttpServer::Respond respond) {
   const Found found = find_route(request);
-  Call call{.request = request, .owner = owner, .argument = found.argument, .respond = respond};
+  Call call{.request = request, .owner = owner, .arguments = found.arguments, .respond = respond};
   try {
     std::string body = request.body;
     const std::string_view encoding = request.header("content-encoding");
@@ -449,7 +459,7 @@ void TinkerApi::create_sampling_session(Call& call) {
 }
 
 void TinkerApi::get_sampler(Call& call) {
-  const auto sampler = store_.sampler(call.argument, call.owner);
+  const auto sampler = store_.sampler(call.arguments[0], call.owner);
   if (!sampler) throw not_found("there is no such sampler");
   Json reply = {{"sampler_id", sampler->id}, {"base_model", sampler->base_model}};
   if (!sampler->model_path.empty()) reply["model_path"] = sampler->model_path;
@@ -510,9 +520,9 @@ HttpReply render(const Core::Outcome& outcome, bool wants_proto) {
     case Result::Kind::kJson:
       break;
   }
-  if (outcome.kind != OpKind::kCreateModel) return {.body = result.bytes};
   Json value = parse_json(result.bytes, "result");
-  value["type"] = "create_model";
+  if (outcome.kind == OpKind::kCreateModel) value["type"] = "create_model";
+  value.erase("folder");  // of a load: where it came from
   return json_reply(value);
 }
 

@@ -34,7 +34,7 @@ class TinkerApi {
   struct Call {
     const HttpRequest& request;
     const std::string& owner;
-    std::string argument;  // the part of the path that varies
+    std::vector<std::string> arguments;  // the parts of the path that vary
     HttpServer::Respond respond;
     Json body = Json::object();
     std::string proto;  // instead of `body`
@@ -42,7 +42,7 @@ class TinkerApi {
   using Route = void (TinkerApi::*)(Call&);
   struct Found {
     Route route = nullptr;
-    std::string argument;
+    std::vector<std::string> arguments;
     bool wrong_method = false;
   };
   Found find_route(const HttpRequest& request) const;
@@ -68,6 +68,17 @@ class TinkerApi {
   void asample(Call& call);
   void retrieve_future(Call& call);
 
+  void training_runs(Call& call);
+  void training_run(Call& call);
+  void run_checkpoints(Call& call);
+  void all_checkpoints(Call& call);
+  void delete_checkpoint(Call& call);
+  void set_checkpoint_ttl(Call& call);
+  void sessions(Call& call);
+  void get_session(Call& call);
+
+  Json run_to_json(const ModelEntry& model) const;
+  std::string checkpoint_path(const Call& call) const;
   void training_call(Call& call, const char* json_key);
   void submit(Call& call, Operation op, Json reply = Json::object());
   Operation model_operation(Call& call, OpKind kind);
