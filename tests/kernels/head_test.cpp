@@ -1,47 +1,20 @@
 // labels: quick bits
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "twinkle/core/parallel.h"
+#include "tests/kernels/kernel_testing.h"
 #include "twinkle/kernels/cpu/gemm_kernels.h"
-#include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
 
 namespace twinkle::ops {
 namespace {
 
-std::vector<Isa> vector_isas() {
-  std::vector<Isa> isas;
-  for (const Isa isa : available_isas()) {
-    if (isa != Isa::kPlain) isas.push_back(isa);
-  }
-  return isas;
-}
-
-class HeadTest : public ::testing::Test {
+class HeadTest : public KernelTest {
  protected:
-  void SetUp() override {
-    isa_ = active_isa();
-    threads_ = num_threads();
-    at::manual_seed(3);
-    at::set_num_threads(1);  // the oracle's threads would only get in the way
-  }
-  void TearDown() override {
-    force_isa(isa_);
-    set_num_threads(threads_);
-  }
-
- private:
-  Isa isa_ = Isa::kPlain;
-  int threads_ = 1;
+  HeadTest() : KernelTest(3) {}
 };
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && at::equal(a.contiguous().view(at::kInt), b.contiguous().view(at::kInt));
-}
 
 HeadOutputs make_outputs(int64_t rows, int64_t top) {
   const at::Tensor ints = at::zeros({rows}, at::kInt);
@@ -74,7 +47,7 @@ const std::vector<Shape> kShapes = {{0, 50, 8},   {1, 5, 3},      {3, 511, 17},
                                     {7, 513, 61}, {13, 1601, 40}, {101, 1031, 64}};
 
 TEST_F(HeadTest, ForwardMatchesDouble) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     const double tolerance = isa == Isa::kAmx ? 3e-2 : 2e-5;
     for (const Shape& s : kShapes) {
@@ -98,7 +71,7 @@ TEST_F(HeadTest, ForwardMatchesDouble) {
 }
 
 TEST_F(HeadTest, LogitsGiveTheBitsOfTheHead) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     for (const Shape& s : kShapes) {
       const Case c = make_case(s.rows, s.vocabulary, s.width);
@@ -116,7 +89,7 @@ TEST_F(HeadTest, LogitsGiveTheBitsOfTheHead) {
 }
 
 TEST_F(HeadTest, TiesGoToTheLowestId) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     // Every logit is 1, save for three of 2 in different blocks of the vocabulary.
     at::Tensor weight = at::ones({1300, 1});
@@ -135,7 +108,7 @@ TEST_F(HeadTest, TiesGoToTheLowestId) {
 }
 
 TEST_F(HeadTest, LargeLogitsStayFiniteAndNanIsSeen) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     const PackedMatrix w = PackedMatrix::pack(at::linspace(-1000, 1000, 600).unsqueeze(1), at::kFloat);
     HeadOutputs out = make_outputs(2, 1);
@@ -164,7 +137,7 @@ struct HeadAdapters {
 };
 
 TEST_F(HeadTest, BackwardMatchesAutogradInDouble) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     const double tolerance = isa == Isa::kAmx ? 3e-2 : 2e-5;
     for (const Shape& s : kShapes) {
@@ -286,7 +259,7 @@ TEST_F(HeadTest, OneWalkThreadsRunsAndInstructionSetsAgree) {
   const HeadAdapters adapters(1601, 45);
   const std::vector<int64_t> lengths = {3, 40, 0, 27};
   std::vector<Outcome> first;
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     set_num_threads(1);
     const Outcome plain = run(c, lengths, false, nullptr), with = run(c, lengths, false, &adapters);
@@ -318,7 +291,7 @@ TEST_F(HeadTest, OneWalkInPiecesHasTheSameBits) {
 }
 
 TEST_F(HeadTest, ARowDoesNotSeeTheOthersAndSequencesAddUp) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     const Case c = make_case(61, 1031, 33);
     const std::vector<int64_t> lengths = {1, 17, 43};
@@ -352,7 +325,7 @@ TEST_F(HeadTest, ExpIsWithinOneUlpAndTheSameInEveryLane) {
   for (double x = -95.0; x <= 88.3; x += 0.00137) in.push_back(static_cast<float>(x));
   for (const float x : {0.0f, -0.0f, -1e-30f, 1e-8f, -87.3365f, -87.4f, -INFINITY}) in.push_back(x);
   std::vector<float> first;
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     const cpu::KernelTable& table = cpu::kernels();
     std::vector<float> out(in.size()), tail(in.size());
@@ -384,7 +357,7 @@ TEST_F(HeadTest, PlainPathAgrees) {
   const HeadAdapters adapters(700, 20);
   force_isa(Isa::kPlain);
   const Outcome plain = run(c, {10, 20}, true, &adapters);
-  force_isa(vector_isas().front());
+  force_isa(fast_isas().front());
   const Outcome fast = run(c, {10, 20}, true, &adapters);
   const std::vector<at::Tensor> x = tensors(plain), y = tensors(fast);
   for (size_t i = 0; i < x.size(); ++i)

@@ -49,6 +49,15 @@ inline std::vector<Isa> vector_isas() {
   return out;
 }
 
+/// All that are not plain ATen: AMX too, which rounds its inputs to bf16.
+inline std::vector<Isa> fast_isas() {
+  std::vector<Isa> out;
+  for (const Isa isa : available_isas()) {
+    if (isa != Isa::kPlain) out.push_back(isa);
+  }
+  return out;
+}
+
 /// Puts the instruction set and the number of threads back at the end of a test.
 struct RestoreMachine {
   Isa isa = active_isa();
@@ -57,6 +66,15 @@ struct RestoreMachine {
     force_isa(isa);
     set_num_threads(threads);
   }
+};
+
+/// A test that may force instruction sets and threads, over ATen's random numbers from `seed`.
+class KernelTest : public ::testing::Test {
+ protected:
+  explicit KernelTest(uint64_t seed) { at::manual_seed(seed); }
+
+ private:
+  RestoreMachine restore_;
 };
 
 /// The results of `call`, after checking that they have the same bits for every vector instruction set, for

@@ -1,46 +1,19 @@
 // labels: quick bits
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "twinkle/core/parallel.h"
-#include "twinkle/kernels/isa.h"
+#include "tests/kernels/kernel_testing.h"
 #include "twinkle/kernels/ops.h"
 
 namespace twinkle::ops {
 namespace {
 
-std::vector<Isa> vector_isas() {
-  std::vector<Isa> isas;
-  for (const Isa isa : available_isas()) {
-    if (isa != Isa::kPlain) isas.push_back(isa);
-  }
-  return isas;
-}
-
-class MatrixTest : public ::testing::Test {
+class MatrixTest : public KernelTest {
  protected:
-  void SetUp() override {
-    isa_ = active_isa();
-    threads_ = num_threads();
-    at::manual_seed(7);
-    at::set_num_threads(1);  // the oracle's threads would only get in the way
-  }
-  void TearDown() override {
-    force_isa(isa_);
-    set_num_threads(threads_);
-  }
-
- private:
-  Isa isa_ = Isa::kPlain;
-  int threads_ = 1;
+  MatrixTest() : KernelTest(7) {}
 };
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && at::equal(a.contiguous().view(at::kInt), b.contiguous().view(at::kInt));
-}
 
 // Largest error against fp64, relative to the sum of |a||b| that bounds a chain's rounding.
 double error_of(const at::Tensor& got, const at::Tensor& exact, const at::Tensor& size) {
@@ -69,7 +42,7 @@ at::Tensor run_linear(const at::Tensor& x, const PackedMatrix& w, const at::Tens
 }
 
 TEST_F(MatrixTest, LinearMatchesDoubleOverOddShapesAndTypes) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     for (const Shape& s : kShapes) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -86,7 +59,7 @@ TEST_F(MatrixTest, LinearMatchesDoubleOverOddShapesAndTypes) {
 }
 
 TEST_F(MatrixTest, BackwardInputMatchesDoubleAndAccumulates) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     for (const Shape& s : kShapes) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -108,7 +81,7 @@ TEST_F(MatrixTest, BackwardInputMatchesDoubleAndAccumulates) {
 
 // A row of a product, alone, at the front, in the middle and at the end of batches of other rows.
 TEST_F(MatrixTest, ARowHasTheSameBitsInEveryBatch) {
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const PackedMatrix w = pack(at::randn({291, 613}), type);
@@ -146,7 +119,7 @@ TEST_F(MatrixTest, AnElementIsOneChainInAscendingOrder) {
       expected.mutable_data_ptr<float>()[t * 33 + n] = sum;
     }
   }
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     if (isa == Isa::kAmx) continue;
     force_isa(isa);
     EXPECT_TRUE(same_bits(run_linear(x, w), expected)) << isa_name(isa);
@@ -184,7 +157,7 @@ constexpr int64_t kAdapterRows = 101;
 
 TEST_F(MatrixTest, AdaptersMatchTheirFormula) {
   const int64_t n = 83, k = 290;
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     const Adapters a = make_adapters(n, k);
     const LoraBatch lora = a.batch();
@@ -246,7 +219,7 @@ TEST_F(MatrixTest, AdaptersMatchTheirFormula) {
 
 TEST_F(MatrixTest, RowsOfAnAdapterDoNotSeeTheOthers) {
   const int64_t n = 83, k = 290;
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     const Adapters a = make_adapters(n, k);
     const at::Tensor x = at::randn({kAdapterRows, k}), dy = at::randn({kAdapterRows, n});
@@ -285,7 +258,7 @@ TEST_F(MatrixTest, RowsOfAnAdapterDoNotSeeTheOthers) {
 
 TEST_F(MatrixTest, WeightGradientsMatchDouble) {
   const std::vector<RowRange> order = {{40, 47}, {0, 1}, {47, 47}, {1, 40}, {60, 461}};
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     for (const Shape& s : std::vector<Shape>{{461, 83, 61}, {461, 1, 1}, {461, 300, 205}}) {
       const at::Tensor x = at::randn({s.t, s.k}), dy = at::randn({s.t, s.n}), start = at::randn({s.n, s.k});
@@ -314,7 +287,7 @@ TEST_F(MatrixTest, WeightGradientsMatchDouble) {
 TEST_F(MatrixTest, MicroBatchesGiveTheGradientsOfOneBatch) {
   const int64_t n = 83, k = 130;
   const std::vector<int64_t> lengths = {5, 1, 300, 64, 17};
-  for (const Isa isa : vector_isas()) {
+  for (const Isa isa : fast_isas()) {
     force_isa(isa);
     std::vector<at::Tensor> xs, dys;
     for (const int64_t length : lengths) {
@@ -414,7 +387,7 @@ std::vector<at::Tensor> everything(at::ScalarType type) {
 TEST_F(MatrixTest, ThreadsRunsAndInstructionSetsAgree) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     std::vector<at::Tensor> first;
-    for (const Isa isa : vector_isas()) {
+    for (const Isa isa : fast_isas()) {
       force_isa(isa);
       set_num_threads(1);
       const std::vector<at::Tensor> one = everything(type);
@@ -435,7 +408,7 @@ TEST_F(MatrixTest, ThreadsRunsAndInstructionSetsAgree) {
 TEST_F(MatrixTest, PlainPathAgreesWithTheVectorOne) {
   force_isa(Isa::kPlain);
   const std::vector<at::Tensor> plain = everything(at::kFloat);
-  force_isa(vector_isas().front());
+  force_isa(fast_isas().front());
   const std::vector<at::Tensor> fast = everything(at::kFloat);
   for (size_t i = 0; i < plain.size(); ++i) {
     const double scale = plain[i].abs().max().item<double>();

@@ -2,43 +2,25 @@
 // The products on matrix tiles, computed in scalar code by the definition of the instruction, so that this
 // runs on any processor; where AMX is there, its tiles must give the same bits.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "twinkle/core/parallel.h"
+#include "tests/kernels/kernel_testing.h"
 #include "twinkle/kernels/cpu/tile_product.h"
-#include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
 
 namespace twinkle::ops {
 namespace {
 
-class TilesTest : public ::testing::Test {
+class TilesTest : public KernelTest {
  protected:
-  void SetUp() override {
-    isa_ = active_isa();
-    threads_ = num_threads();
-    at::manual_seed(5);
-    at::set_num_threads(1);
-    if (isa_ == Isa::kPlain) force_isa(available_isas().back());
+  TilesTest() : KernelTest(5) {
+    if (active_isa() == Isa::kPlain) force_isa(available_isas().back());
     cpu::emulate_tiles(true);
   }
-  void TearDown() override {
-    cpu::emulate_tiles(false);
-    force_isa(isa_);
-    set_num_threads(threads_);
-  }
-
- private:
-  Isa isa_ = Isa::kPlain;
-  int threads_ = 1;
+  ~TilesTest() override { cpu::emulate_tiles(false); }
 };
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && at::equal(a.contiguous().view(at::kInt), b.contiguous().view(at::kInt));
-}
 
 at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(at::kFloat); }
 
