@@ -2,18 +2,12 @@
 // made here, so that tests of whole programs need nothing from outside.
 #pragma once
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "tests/temp_dir.h"
 #include "twinkle/core/json.h"
 
 namespace twinkle::test {
-
-inline void write_text(const std::string& path, const std::string& text) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 inline Json tiny_config() {
   return {{"architectures", {"LlamaForCausalLM"}},

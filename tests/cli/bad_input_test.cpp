@@ -27,8 +27,6 @@ const char* const kRows =
 class Fixture {
  public:
   Fixture() {
-    char pattern[] = "/tmp/twinkle-bad-XXXXXX";
-    root_ = ::mkdtemp(pattern);
     test::write_tiny_model(root_ + "/config");
     write_text(root_ + "/text.txt",
                "to be or not to be that is the question whether it is nobler in the mind to suffer");
@@ -44,9 +42,6 @@ class Fixture {
     expect_ok({"sft", "--model-id", root_ + "/pt/checkpoint-step-1", "--dataset-id", root_ + "/rows.jsonl",
                "--max-steps", "2", "--batch-size", "2", "--output-dir", root_ + "/sft"});
   }
-  ~Fixture() { std::filesystem::remove_all(root_); }
-  Fixture(const Fixture&) = delete;
-  Fixture& operator=(const Fixture&) = delete;
 
   std::string fill(std::string text, const std::string& dir) const {
     const std::vector<std::pair<std::string, std::string>> words = {
@@ -73,7 +68,9 @@ class Fixture {
     const test::Ran ran = run_program("twinkle", args);
     if (ran.code != 0) problem_ += ran.err;
   }
-  std::string root_, problem_;
+  const test::TempDir temp_;
+  const std::string root_ = temp_.path();
+  std::string problem_;
 };
 
 const Fixture& fixture() {

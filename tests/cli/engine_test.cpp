@@ -53,16 +53,13 @@ TEST(Engine, DoctorMeasuresThisMachine) {
 }
 
 TEST(Engine, BenchMeasuresManyTenants) {
-  const std::string dir = [] {
-    std::string path = "/tmp/twinkle-bench-XXXXXX";
-    return std::string(::mkdtemp(path.data()));
-  }();
+  const test::TempDir temp;
+  const std::string& dir = temp.path();
   test::write_tiny_model(dir);
   const test::Ran ran =
       test::run_program("twinkle", {"bench", "tenants", "--model-id", dir, "--init", "random", "--tenants",
                                     "3", "--tokens-each", "4,9", "--ranks", "2,5", "--rounds", "1",
                                     "--memory-tenants", "2", "--json"});
-  std::filesystem::remove_all(dir);
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json got = Json::parse(ran.out);
   EXPECT_EQ(got.at("tenants"), 3);

@@ -2,18 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle::cli {
 namespace {
 
 std::string error_of(const std::string& text) {
-  try {
-    each_json_line(text, "x.jsonl", [](const Json&, const std::string&) {});
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
+  return test::thrown([&] { each_json_line(text, "x.jsonl", [](const Json&, const std::string&) {}); });
 }
 
 TEST(JsonLines, NamesEachRowByItsLine) {

@@ -178,7 +178,8 @@ TEST(Program, RendersARowWithItsLabels) {
 
 TEST(Program, RendersEveryConversationOfARow) {
   const std::string model = test::smollm2();
-  const std::string path = ::testing::TempDir() + "/twinkle-pairs.csv";
+  const test::TempDir temp;
+  const std::string path = temp / "pairs.csv";
   write_file_atomic(path, "ask,good,bad\nhi,Hello!,no\n");
   const std::vector<std::string> args = {"render",
                                          "--model-id",
@@ -197,7 +198,6 @@ TEST(Program, RendersEveryConversationOfARow) {
   const std::string out = run_program("twinkle", args).out;
   EXPECT_TRUE(out.starts_with("--- chosen\n" + head + "\u27e6Hello!<|im_end|>\n\u27e7\n(")) << out;
   EXPECT_NE(out.find("--- rejected\n" + head + "\u27e6no<|im_end|>\n\u27e7\n("), std::string::npos) << out;
-  std::filesystem::remove(path);
 }
 
 TEST(Program, TokenizesBothWays) {

@@ -23,8 +23,6 @@ using test::write_text;
 class RunBits : public ::testing::Test {
  protected:
   void SetUp() override {
-    char pattern[] = "/tmp/twinkle-bits-XXXXXX";
-    root_ = ::mkdtemp(pattern);
     test::write_tiny_model(root_ + "/config");
     write_text(root_ + "/text.txt",
                "to be or not to be that is the question whether it is nobler in the mind to suffer");
@@ -45,7 +43,6 @@ class RunBits : public ::testing::Test {
     ASSERT_EQ(ran.code, 0) << ran.err;
     first_ = run("first", {});
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
 
   std::vector<std::string> arguments(const std::string& name, const std::vector<std::string>& more) const {
     std::vector<std::string> args = {"sft",
@@ -125,7 +122,9 @@ class RunBits : public ::testing::Test {
     return best;
   }
 
-  std::string root_, first_;
+  const test::TempDir temp_;
+  const std::string root_ = temp_.path();
+  std::string first_;
   std::vector<std::string> extra_;
 };
 

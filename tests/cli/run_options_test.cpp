@@ -22,8 +22,6 @@ using Words = std::vector<std::string>;
 class RunOptions : public ::testing::Test {
  protected:
   void SetUp() override {
-    char pattern[] = "/tmp/twinkle-options-XXXXXX";
-    root_ = ::mkdtemp(pattern);
     // An untied head, so that a broken row of the embedding spoils only the texts it is in.
     test::write_tiny_model(root_ + "/config");
     Json config = test::tiny_config();
@@ -36,7 +34,6 @@ class RunOptions : public ::testing::Test {
     ASSERT_EQ(ran.code, 0) << ran.err;
     write_rows("rows.jsonl", -1);
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
 
   std::string model() const { return root_ + "/pt/checkpoint-step-1"; }
 
@@ -94,7 +91,8 @@ class RunOptions : public ::testing::Test {
     return ran.code <= 1 && !ran.out.empty() ? Json::parse(ran.out) : Json(ran.err);
   }
 
-  std::string root_;
+  const test::TempDir temp_;
+  const std::string root_ = temp_.path();
 };
 
 TEST_F(RunOptions, StepsThatWereSkippedCountAfterAResume) {

@@ -8,12 +8,13 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/temp_dir.h"
 
 namespace twinkle::test {
 
@@ -33,8 +34,8 @@ inline std::string slurp(const std::string& path) {
 inline Ran run_program(const std::string& program, const std::vector<std::string>& args,
                        const std::vector<std::pair<std::string, std::string>>& environment = {},
                        const std::string& input = "") {
-  char pattern[] = "/tmp/twinkle-cli-XXXXXX";
-  const std::string dir = ::mkdtemp(pattern);
+  const TempDir temp;
+  const std::string& dir = temp.path();
   std::ofstream(dir + "/in", std::ios::binary) << input;
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -62,7 +63,6 @@ inline Ran run_program(const std::string& program, const std::vector<std::string
   ::waitpid(pid, &status, 0);
   Ran ran{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(dir + "/out"),
           slurp(dir + "/err")};
-  std::filesystem::remove_all(dir);
   return ran;
 }
 

@@ -12,6 +12,8 @@
 #include <future>
 #include <vector>
 
+#include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/file_errors.h"
 #include "twinkle/core/left_overs.h"
 
@@ -20,15 +22,11 @@ namespace {
 
 class Files : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char pattern[] = "/tmp/twinkle-files-XXXXXX";
-    root_ = ::mkdtemp(pattern);
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
   size_t entries() const {
     return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(root_), {}));
   }
-  std::string root_;
+  const test::TempDir temp_;
+  const std::string root_ = temp_.path();
 };
 
 TEST_F(Files, AtomicWritesReplaceAFile) {
@@ -80,23 +78,12 @@ TEST_F(Files, AtomicWritesFollowALink) {
 }
 
 TEST_F(Files, WhatNeverEndsIsRefused) {
-  const auto error_of = [](const std::string& path, bool map) -> std::string {
-    try {
-      if (map) {
-        MappedFile mapped(path);
-      } else {
-        read_file(path);
-      }
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "no error";
-  };
-  EXPECT_EQ(error_of("/dev/zero", false),
+  EXPECT_EQ(test::thrown([] { read_file("/dev/zero"); }, ErrorKind::kExhausted),
             "[files] '/dev/zero' does not end: it is no regular file and more than 256 MiB came out of it");
   // Nobody writes into this pipe: opening it would wait for ever.
   ASSERT_EQ(::mkfifo((root_ + "/pipe").c_str(), 0600), 0);
-  EXPECT_EQ(error_of(root_ + "/pipe", true), "[files] '" + root_ + "/pipe' is not a regular file");
+  EXPECT_EQ(test::thrown([&] { MappedFile(root_ + "/pipe"); }),
+            "[files] '" + root_ + "/pipe' is not a regular file");
 }
 
 TEST_F(Files, TheSystemsReasonsHaveKinds) {
@@ -109,13 +96,8 @@ TEST_F(Files, TheSystemsReasonsHaveKinds) {
                                                  std::error_code(EACCES, std::system_category()));
   EXPECT_EQ(std::string(file_error(thrown).what()),
             "[files] cannot use 'b': Permission denied; make it accessible, or give another");
-  try {
-    copy_file(root_ + "/absent", root_ + "/copy");
-    FAIL() << "copied nothing";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()), "[files] cannot copy '" + root_ + "/absent' to '" + root_ +
-                                             "/copy': No such file or directory");
-  }
+  EXPECT_EQ(test::thrown([&] { copy_file(root_ + "/absent", root_ + "/copy"); }, ErrorKind::kNotFound),
+            "[files] cannot copy '" + root_ + "/absent' to '" + root_ + "/copy': No such file or directory");
 }
 
 TEST_F(Files, AFolderHasOneHolder) {

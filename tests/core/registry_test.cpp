@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle {
@@ -13,13 +14,7 @@ const std::vector<ParamSpec> kSpecs = {
     {.name = "reduction", .type = ParamType::kString, .default_value = "sum", .choices = {"sum", "mean"}}};
 
 std::string message_of(const Json& given) {
-  try {
-    check_options(kSpecs, given, "GRPOLoss");
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "";
+  return test::thrown([&] { check_options(kSpecs, given, "GRPOLoss"); });
 }
 
 TEST(Registry, FillsDefaultsAndConvertsIntegralNumbers) {

@@ -9,6 +9,8 @@
 #include <filesystem>
 
 #include "tests/needs.h"
+#include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle {
@@ -123,15 +125,9 @@ TEST(Safetensors, RefusesWhatIsMalformed) {
            2)},
   };
   for (const auto& c : cases) {
-    try {
-      parse(c.bytes);
-      ADD_FAILURE() << "accepted: " << c.message;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-      EXPECT_EQ(std::string(e.what()).rfind("[safetensors] 'x.safetensors': ", 0), 0u) << e.what();
-      EXPECT_NE(std::string(e.what()).find(c.message), std::string::npos)
-          << e.what() << "\nwanted: " << c.message;
-    }
+    const std::string got = test::thrown([&] { parse(c.bytes); });
+    EXPECT_TRUE(got.starts_with("[safetensors] 'x.safetensors': ")) << got;
+    EXPECT_HAS(got, c.message) << "\nwanted: " << c.message;
   }
 }
 
@@ -141,19 +137,7 @@ TEST(Safetensors, RefusesEveryTruncation) {
     EXPECT_THROW(parse(bytes.substr(0, length)), Error) << length;
 }
 
-class Folder {
- public:
-  explicit Folder(const std::string& base = testing::TempDir()) {
-    path_ = base + "/tw_safetensors_XXXXXX";
-    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  bool empty() const { return std::filesystem::is_empty(path_); }
-
- private:
-  std::string path_;
-};
+using Folder = test::TempDir;
 
 // Byte i of tensor t is a fixed function of both, so that a piece in the wrong place shows.
 std::byte pattern(size_t tensor, int64_t i) {
@@ -240,16 +224,12 @@ TEST(SafetensorsWriter, FullDiskIsExhaustedAndLeavesNothing) {
   small.rlim_cur = 20'000'000;
   auto* handler = std::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  try {
-    write_safetensors(folder / "f", patterned({{"w0", 12'000'000}}), {});
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kExhausted) << e.what();
-    EXPECT_NE(std::string(e.what()).find("[safetensors] cannot write '" + (folder / "f")), std::string::npos);
-  }
+  EXPECT_HAS(test::thrown([&] { write_safetensors(folder / "f", patterned({{"w0", 12'000'000}}), {}); },
+                          ErrorKind::kExhausted),
+             "[safetensors] cannot write '" + (folder / "f"));
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
-  EXPECT_TRUE(folder.empty());
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(SafetensorsWriter, AThrowingFillLeavesNothing) {
@@ -260,7 +240,7 @@ TEST(SafetensorsWriter, AThrowingFillLeavesNothing) {
                               if (++calls == (elements > 10 ? 5 : 1)) throw exhausted("stop");
                             }};
     EXPECT_THROW(write_safetensors(folder / "f", {bad}, {}), Error);
-    EXPECT_TRUE(folder.empty());
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   }
   EXPECT_THROW(write_safetensors(folder / "no/such/folder", {}, {}), Error);
 }

@@ -2,19 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle {
 namespace {
 
 std::string error_of(std::string_view text, const YamlLimits& limits = {}) {
-  try {
-    parse_yaml(text, "f", limits);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "no error";
+  return test::thrown([&] { parse_yaml(text, "f", limits); });
 }
 
 TEST(Yaml, TypesPlainScalarsByTheCoreSchema) {
@@ -47,11 +42,11 @@ TEST(Yaml, BombsAreRefusedEarly) {
   }
   EXPECT_EQ(error_of(bomb), "[f line 5] more than 20000 values (aliases written out)");
   EXPECT_EQ(error_of(std::string(40, '[') + std::string(40, ']')), "[f line 1] nested deeper than 32 levels");
-  EXPECT_NE(error_of(std::string(100000, '[')), "no error");
-  EXPECT_NE(error_of(std::string(100000, '{')), "no error");
+  EXPECT_NE(error_of(std::string(100000, '[')), "");
+  EXPECT_NE(error_of(std::string(100000, '{')), "");
   EXPECT_EQ(error_of("a: &a [*a]\n"), "[f line 1] an alias that stands within what it names");
   EXPECT_EQ(error_of("aaaa", {.max_bytes = 3}), "[f] is longer than 3 bytes");
-  EXPECT_NE(error_of("a: *nowhere\n"), "no error");
+  EXPECT_NE(error_of("a: *nowhere\n"), "");
 }
 
 }  // namespace

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "tests/needs.h"
+#include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/data/dataset.h"
 
@@ -72,31 +70,14 @@ class ByteTemplate : public Template {
 
 class DataFolderTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = std::filesystem::temp_directory_path() / ("twinkle-data-" + std::to_string(::getpid()));
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
   std::string write(const std::string& name, const std::string& bytes) {
-    const std::filesystem::path path = dir_ / name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path.string();
+    test::write_text(in_dir(name), bytes);
+    return in_dir(name);
   }
-  std::string in_dir(const std::string& name) const { return (dir_ / name).string(); }
+  std::string in_dir(const std::string& name) const { return dir_ / name; }
   // The message, with the folder of the test cut out.
   std::string error_of(const std::function<void()>& fn) const {
-    try {
-      fn();
-    } catch (const Error& e) {
-      EXPECT_NE(e.kind(), ErrorKind::kInternal);
-      std::string text = e.what();
-      for (size_t at; (at = text.find(dir_.string() + "/")) != std::string::npos;)
-        text.erase(at, dir_.string().size() + 1);
-      return text;
-    }
-    return "no error";
+    return dir_.cut(test::thrown(fn, test::kAnyKind));
   }
   std::vector<Json> rows_of(const DatasetMeta& meta) {
     const Dataset data(meta);
@@ -104,7 +85,7 @@ class DataFolderTest : public ::testing::Test {
     for (int64_t i = 0; i < data.size(); ++i) rows.push_back(data.row(i));
     return rows;
   }
-  std::filesystem::path dir_;
+  const test::TempDir dir_;
 };
 
 using test::test_data;

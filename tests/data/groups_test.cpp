@@ -19,12 +19,7 @@ std::string shown(const std::string& name, const Json& row, const Json& options 
   return out;
 }
 std::string error_of(const std::string& name, const Json& row) {
-  try {
-    parts_of(name, row);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
+  return test::thrown([&] { parts_of(name, row); });
 }
 std::string data_of(const std::string& name, const Json& row, const std::string& key,
                     const Json& options = nullptr) {

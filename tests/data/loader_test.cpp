@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/data/dataset.h"
@@ -23,12 +24,7 @@ std::vector<int64_t> ids_of(const std::vector<InputFeature>& batch) {
 }
 
 std::string error_of(int64_t count, const DataLoaderOptions& options) {
-  try {
-    DataLoader(numbered(count), options);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
+  return test::thrown([&] { DataLoader(numbered(count), options); });
 }
 
 TEST(DataLoader, OrderIsThePermutationOfSeedAndEpoch) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/rng.h"
 
@@ -11,13 +12,7 @@ namespace {
 constexpr int32_t kNone = kIgnoreIndex;
 
 std::string error_of(const std::vector<InputFeature>& features) {
-  try {
-    pack(features);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "no error";
+  return test::thrown([&] { pack(features); });
 }
 
 TEST(PackedBatch, LaysSequencesEndToEnd) {

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/data/packed_batch.h"
@@ -74,12 +75,8 @@ TEST(Packing, RandomLengthsGoOnceEachAndFillTheBins) {
 
 TEST(Packing, RefusesWhatDoesNotFit) {
   for (const auto& lengths : {std::vector<int64_t>{4, 11}, std::vector<int64_t>{4, 0}}) {
-    try {
-      pack_best_fit(lengths, 10);
-      ADD_FAILURE();
-    } catch (const Error& e) {
-      EXPECT_EQ(std::string(e.what()).find("[packing] item 1 has "), 0u) << e.what();
-    }
+    const std::string got = test::thrown([&] { pack_best_fit(lengths, 10); });
+    EXPECT_EQ(got.find("[packing] item 1 has "), 0u) << got;
   }
 }
 

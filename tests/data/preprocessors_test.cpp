@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/data/dataset.h"
 
@@ -11,13 +12,7 @@ Trajectory run(const std::string& name, const Json& row, const Json& options = n
 }
 
 std::string error_of(const std::string& name, const Json& row) {
-  try {
-    run(name, row);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "no error";
+  return test::thrown([&] { run(name, row); });
 }
 
 Json turns(std::initializer_list<std::pair<const char*, const char*>> list) {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/needs.h"
+#include "tests/tiny_model.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/template.h"
@@ -37,20 +38,7 @@ Family family(const std::string& source) {
   Family out;
   out.tokens = control_tokens(source);
   Json vocab = Json::object(), added = Json::array();
-  // The characters of GPT-2's alphabet, in the order of the bytes' code points.
-  int shown = 0;
-  for (int b = 0; b < 256; ++b) {
-    const bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
-    const int code = plain ? b : 256 + shown++;
-    std::string text;
-    if (code < 0x80) {
-      text = std::string(1, static_cast<char>(code));
-    } else {
-      text += static_cast<char>(0xC0 | code >> 6);
-      text += static_cast<char>(0x80 | (code & 0x3F));
-    }
-    vocab[text] = b;
-  }
+  for (int b = 0; b < 256; ++b) vocab[test::byte_symbol(b)] = b;
   int id = 256;
   for (const std::string& text : out.tokens) {
     added.push_back({{"id", id++},

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/needs.h"
+#include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/loss_scale.h"
@@ -147,12 +149,8 @@ TEST(TemplateMethods, BatchEncodeCheckAndDecode) {
   EXPECT_EQ(reasons[0], "");
   EXPECT_EQ(reasons[7], "no token of it is trained on (every label is masked)");
   EXPECT_EQ(reasons[9], "[template] message 0: expected a string in 'role'");
-  try {
-    tmpl->batch_encode(rows);
-    ADD_FAILURE();
-  } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "[template] conversation 9: message 0: expected a string in 'role'");
-  }
+  EXPECT_EQ(test::thrown([&] { tmpl->batch_encode(rows); }),
+            "[template] conversation 9: message 0: expected a string in 'role'");
   const std::vector<std::vector<int32_t>> ids = {encoded[0][0].input_ids, encoded[1][0].input_ids};
   EXPECT_EQ(tmpl->batch_decode(ids, false)[1], tmpl->render(rows[1], false));
 }
@@ -190,8 +188,8 @@ TEST(TemplateFamilies, AreChosenFromTheModel) {
   EXPECT_EQ(template_name_for("/models/Qwen3.5-4B/"), "Qwen3_5Template");
   EXPECT_EQ(template_name_for("Qwen/Qwen3.6-27B"), "Qwen3_5Template");
   EXPECT_EQ(template_name_for("deepseek-ai/DeepSeek-V4"), "DeepseekV4Template");
-  const std::string folder = ::testing::TempDir() + "/twinkle_families";
-  make_directories(folder);
+  const test::TempDir temp;
+  const std::string& folder = temp.path();
   write_file_atomic(folder + "/config.json", R"({"model_type": "qwen3_5_moe"})");
   EXPECT_EQ(template_name_for(folder), "Qwen3_5Template");
   write_file_atomic(folder + "/config.json", R"({"model_type": "deepseek_v4"})");

@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "tests/needs.h"
+#include "tests/thrown.h"
+#include "tests/tiny_model.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/template_tokens.h"
@@ -33,26 +35,9 @@ constexpr const char* kGeneration =
     "m.content }}"
     "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}";
 
-// GPT-2's printable stand-ins for bytes.
-std::string byte_symbol(int byte) {
-  const auto shown = [](int b) {
-    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
-  };
-  int code = byte;
-  if (!shown(byte)) {
-    code = 256;
-    for (int b = 0; b < byte; ++b) code += !shown(b);
-  }
-  std::string out;
-  if (code < 0x80) return std::string(1, static_cast<char>(code));
-  out += static_cast<char>(0xC0 | code >> 6);
-  out += static_cast<char>(0x80 | (code & 0x3F));
-  return out;
-}
-
 std::shared_ptr<const Tokenizer> byte_tokenizer() {
   Json vocab = Json::object(), added = Json::array();
-  for (int b = 0; b < 256; ++b) vocab[byte_symbol(b)] = b;
+  for (int b = 0; b < 256; ++b) vocab[test::byte_symbol(b)] = b;
   int id = 256;
   for (const char* text : {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>",
                            "<|end_header_id|>", "<|eot_id|>"}) {
@@ -137,16 +122,7 @@ std::vector<std::string> trained(const Template& tmpl, const Trajectory& traject
 
 using Runs = std::vector<std::string>;
 
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "";
-}
+using test::thrown;
 
 TEST(TemplateLabels, ChatMLTrainsAnswersAndTheirEnd) {
   const auto tmpl = with({});
@@ -214,7 +190,7 @@ TEST(TemplateLabels, WithoutALoopOverMessagesByRendering) {
             (Runs{"b<|im_end|>", "d<|im_end|>"}));
   const auto rewriting = with_source(
       "{{ messages | length }}{% for i in range(messages | length) %}{{ messages[i].content }}{% endfor %}");
-  EXPECT_NE(error_of([&] {
+  EXPECT_NE(thrown([&] {
               rewriting->encode(chat({msg("user", "a"), msg("assistant", "b"), msg("user", "c")}));
             }).find("[template] message 1: the chat template renders"),
             std::string::npos);
@@ -228,7 +204,7 @@ TEST(TemplateLabels, RoundsFlagsAndWeights) {
   EXPECT_EQ(trained(*tmpl, row),
             (Runs{"b<|im_end|>\n"}));  // indices of the row, not counting the inserted message
   row.user_data = Json::array({Json::array({"key_rounds", "[0]"})});
-  EXPECT_EQ(error_of([&] { tmpl->encode(row); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode(row); }),
             "[template] key_rounds: message 0 is not an assistant message (of 4 messages)");
   row.user_data = Json::array();
   row.messages[1]["loss"] = false;
@@ -247,7 +223,7 @@ TEST(TemplateLabels, RoundsFlagsAndWeights) {
   }
   EXPECT_EQ(seen, (std::vector<float>{0.5f, 0.5f, 0.5f, 1, 1, 1}));
   row.messages[1]["loss"] = "no";
-  EXPECT_EQ(error_of([&] { tmpl->encode(row); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode(row); }),
             "[template] message 1: 'loss' must be true, false or a number >= 0, got \"no\"");
 }
 
@@ -272,7 +248,7 @@ TEST(TemplateLabels, AToolCallWithLossFalseHasNoTrainedToken) {
   row.messages[1]["loss"] = false;
   EXPECT_EQ(trained(*tmpl, row), (Runs{"b<|im_end|>\n"}));
   row.messages[1]["tool_calls"][0]["function"]["arguments"] = "{x: 1}";
-  EXPECT_EQ(error_of([&] { tmpl->encode(row); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode(row); }),
             "[chat template] message 1: the arguments of tool call 0 are not valid JSON: {x: 1}");
 }
 
@@ -327,7 +303,7 @@ TEST(TemplateLength, StrategiesCutExactly) {
   const auto size = static_cast<int64_t>(whole.input_ids.size());
   EXPECT_EQ(with({.max_length = size})->encode(row).size(), 1u);
   const int64_t most = 6;
-  EXPECT_EQ(error_of([&] { with({.max_length = most})->encode(row); }),
+  EXPECT_EQ(thrown([&] { with({.max_length = most})->encode(row); }),
             "[template] the row has " + std::to_string(size) +
                 " tokens, more than max_length 6; raise it, or set "
                 "truncation_strategy to left, right, split or delete");
@@ -360,7 +336,7 @@ TEST(TemplateText, PlainTextTrainsEveryToken) {
   EXPECT_EQ(feature.input_ids, (std::vector<int32_t>{'a', 'b', 'c'}));
   EXPECT_EQ(feature.labels, (std::vector<int32_t>{'b', 'c', kIgnoreIndex}));
   EXPECT_TRUE(feature.weights.empty());
-  EXPECT_EQ(error_of([&] { tmpl->encode(chat({msg("user", "a"), msg("assistant", "b")})); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode(chat({msg("user", "a"), msg("assistant", "b")})); }),
             "[template] without a chat template a row must be one message with a text, got 2 messages");
 }
 
@@ -373,19 +349,19 @@ TEST(TemplatePrompt, EndsWhereTheModelContinues) {
 
 TEST(TemplateErrors, NameTheMessageAndTheField) {
   const auto tmpl = with({});
-  EXPECT_EQ(error_of([&] { tmpl->encode({}); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode({}); }),
             "[template] 'messages' must be a list with at least one message, got none");
-  EXPECT_EQ(error_of([&] { tmpl->encode(chat({Json("hi")})); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode(chat({Json("hi")})); }),
             "[template] message 0: expected an object, got string");
-  EXPECT_EQ(error_of([&] { tmpl->encode(chat({{{"content", "x"}}})); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode(chat({{{"content", "x"}}})); }),
             "[template] message 0: expected a string in 'role'");
-  EXPECT_EQ(error_of([&] { with({.truncation_strategy = "lft"}); }),
+  EXPECT_EQ(thrown([&] { with({.truncation_strategy = "lft"}); }),
             "[template] unknown truncation_strategy 'lft' (did you mean 'left'?)");
-  EXPECT_EQ(error_of([&] { with({.chat_template = "{{ x "}); }).substr(0, 37),
+  EXPECT_EQ(thrown([&] { with({.chat_template = "{{ x "}); }).substr(0, 37),
             "[chat template] line 1, column 1: the");
   EXPECT_THROW(make_template("NoSuch", byte_tokenizer()), Error);
   const Json image = Json::array({{{"type", "text"}, {"text", "a"}}, {{"type", "image"}}});
-  EXPECT_EQ(error_of([&] { tmpl->encode(chat({msg("user", image)})); }),
+  EXPECT_EQ(thrown([&] { tmpl->encode(chat({msg("user", image)})); }),
             "[template] message 0: the chat template takes text only, got a block {\"type\":\"image\"}");
   const Json texts = Json::array({{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}});
   EXPECT_EQ(tmpl->render(chat({msg("user", texts)}), false), "<|im_start|>user\nab<|im_end|>\n");

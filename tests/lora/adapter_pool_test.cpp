@@ -11,6 +11,9 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/lora/lora_testing.h"
+#include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 
@@ -19,32 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
-std::string message_of(const std::function<void()>& work, ErrorKind kind = ErrorKind::kInvalidArgument) {
-  try {
-    work();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
-std::unique_ptr<CausalLM> tiny_model() {
-  const Json raw = {{"architectures", {"LlamaForCausalLM"}},
-                    {"hidden_size", 16},
-                    {"intermediate_size", 24},
-                    {"num_hidden_layers", 2},
-                    {"num_attention_heads", 2},
-                    {"num_key_value_heads", 1},
-                    {"vocab_size", 32},
-                    {"initializer_range", 0.3},
-                    {"tie_word_embeddings", false}};
-  const ModelConfig config = model_config_from_json(raw, "tiny");
-  return CausalLM::build(config, *random_weights(config, 4), {});
-}
+using test::thrown;
+using test::tiny_model;
 
 LoraConfig config_of(int64_t r, std::vector<std::string> targets = {"q_proj", "v_proj"}, uint64_t seed = 1) {
   LoraConfig config;
@@ -56,12 +35,6 @@ LoraConfig config_of(int64_t r, std::vector<std::string> targets = {"q_proj", "v
 
 class Pool : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "/tw_pool_XXXXXX";
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   AdapterPool make(int64_t max_loras, AdapterPoolOptions options = {}) {
     options.max_loras = max_loras;
     options.spill_dir = folder_;
@@ -74,7 +47,8 @@ class Pool : public ::testing::Test {
   }
 
   std::unique_ptr<CausalLM> model_ = tiny_model();
-  std::string folder_;
+  const test::TempDir temp_;
+  const std::string folder_ = temp_.path();
 };
 
 TEST_F(Pool, PaysForTheRankOfEachAdapter) {
@@ -150,34 +124,33 @@ TEST_F(Pool, BringsSeveralInTogetherOrSaysWhyNot) {
   pool.use(both);
   EXPECT_EQ(pool.num_resident(), 2);
   const std::vector<std::string> all = {"a", "b", "c"};
-  EXPECT_HAS(message_of([&] { pool.use(all); }, ErrorKind::kExhausted),
-             "3 adapters are needed together, 2 fit");
+  EXPECT_HAS(thrown([&] { pool.use(all); }, ErrorKind::kExhausted), "3 adapters are needed together, 2 fit");
 }
 
 TEST_F(Pool, RefusesWhatIsNotAllowedAndKeepsNothing) {
   AdapterPool pool = make(3, {.max_r = 8, .target_modules = {"q_proj", "up_proj", "lm_head"}, .mlp = false});
   pool.create("a", config_of(8, {"q_proj"}));
   const int64_t bytes = pool.resident_bytes();
-  EXPECT_HAS(message_of([&] { pool.create("a", config_of(2)); }, ErrorKind::kConflict), "'a' already");
-  EXPECT_HAS(message_of([&] { pool.create("", config_of(2)); }), "needs a name");
-  EXPECT_HAS(message_of([&] { pool.create("b", config_of(9, {"q_proj"})); }), "r is 9, at most 8");
-  EXPECT_HAS(message_of([&] { pool.create("b", config_of(0, {"q_proj"})); }), "r");
-  EXPECT_HAS(message_of([&] { pool.create("b", config_of(2, {"v_proj"})); }),
+  EXPECT_HAS(thrown([&] { pool.create("a", config_of(2)); }, ErrorKind::kConflict), "'a' already");
+  EXPECT_HAS(thrown([&] { pool.create("", config_of(2)); }), "needs a name");
+  EXPECT_HAS(thrown([&] { pool.create("b", config_of(9, {"q_proj"})); }), "r is 9, at most 8");
+  EXPECT_HAS(thrown([&] { pool.create("b", config_of(0, {"q_proj"})); }), "r");
+  EXPECT_HAS(thrown([&] { pool.create("b", config_of(2, {"v_proj"})); }),
              "'model.layers.0.self_attn.v_proj' is not among the modules allowed here: q_proj, up_proj");
-  EXPECT_HAS(message_of([&] { pool.create("b", config_of(2, {"up_proj"})); }), "is part of the MLP");
-  EXPECT_HAS(message_of([&] { pool.create("b", config_of(2, {"nothing"})); }), "nothing");
+  EXPECT_HAS(thrown([&] { pool.create("b", config_of(2, {"up_proj"})); }), "is part of the MLP");
+  EXPECT_HAS(thrown([&] { pool.create("b", config_of(2, {"nothing"})); }), "nothing");
   LoraConfig dropped = config_of(2, {"lm_head"});
   dropped.lora_dropout = 0.1;
-  EXPECT_HAS(message_of([&] { pool.create("b", dropped); }), "lora_dropout");
+  EXPECT_HAS(thrown([&] { pool.create("b", dropped); }), "lora_dropout");
   LoraConfig pattern = config_of(2, {"q_proj"});
   pattern.rank_pattern = {{"q_proj", 16}};
-  EXPECT_HAS(message_of([&] { pool.create("b", pattern); }), "is 16, at most 8");
-  EXPECT_HAS(message_of([&] { pool.load("b", folder_); }, ErrorKind::kNotFound), "adapter_config.json");
+  EXPECT_HAS(thrown([&] { pool.create("b", pattern); }), "is 16, at most 8");
+  EXPECT_HAS(thrown([&] { pool.load("b", folder_); }, ErrorKind::kNotFound), "adapter_config.json");
   EXPECT_FALSE(pool.contains("b"));
   EXPECT_EQ(pool.resident_bytes(), bytes);
   EXPECT_EQ(pool.num_resident(), 1);
   EXPECT_EQ(num_files(), 0);
-  EXPECT_HAS(message_of([&] { pool.remove("b"); }, ErrorKind::kNotFound), "no adapter 'b'");
+  EXPECT_HAS(thrown([&] { pool.remove("b"); }, ErrorKind::kNotFound), "no adapter 'b'");
   pool.create("b", config_of(2, {"lm_head"}));
 }
 
@@ -187,7 +160,7 @@ TEST_F(Pool, AdapterThatCanNotBeWrittenStays) {
   const at::Tensor before = first->values().clone();
   fs::remove_all(folder_);
   std::ofstream(folder_) << "a file where the folder should be";
-  message_of([&] { pool.create("second", config_of(2)); }, ErrorKind::kUnavailable);
+  EXPECT_NE(thrown([&] { pool.create("second", config_of(2)); }, ErrorKind::kUnavailable), "");
   EXPECT_FALSE(pool.contains("second"));
   EXPECT_TRUE(first->values().equal(before));
   EXPECT_EQ(pool.num_resident(), 1);
@@ -201,7 +174,7 @@ TEST_F(Pool, WrittenAdapterThatIsDamagedIsAnErrorOfItsOwn) {
     if (found.is_regular_file()) fs::resize_file(found.path(), fs::file_size(found.path()) - 4);
   }
   pool.use("b");
-  const std::string message = message_of([&] { pool.use("a"); }, ErrorKind::kUnavailable);
+  const std::string message = thrown([&] { pool.use("a"); }, ErrorKind::kUnavailable);
   EXPECT_HAS(message, "adapter 'a' was written to");
   pool.remove("a");
   pool.use("b");
@@ -239,14 +212,14 @@ TEST_F(Pool, VersionThatNobodyHoldsIsGone) {
   AdapterPool pool = make(2);
   const auto adapter = pool.create("a", config_of(2));
   const int64_t version = pool.snapshot("a")->version;
-  EXPECT_HAS(message_of([&] { pool.snapshot_of(version); }, ErrorKind::kNotFound), "is gone");
+  EXPECT_HAS(thrown([&] { pool.snapshot_of(version); }, ErrorKind::kNotFound), "is gone");
   // The weights are the same still, and so is their version.
   EXPECT_EQ(pool.snapshot("a")->version, version);
   const void* place = adapter->values().const_data_ptr();
   pool.before_update("a");
   EXPECT_EQ(place, adapter->values().const_data_ptr());
   EXPECT_GT(pool.snapshot("a")->version, version);
-  EXPECT_HAS(message_of([&] { pool.snapshot_of(12345); }, ErrorKind::kNotFound), "12345");
+  EXPECT_HAS(thrown([&] { pool.snapshot_of(12345); }, ErrorKind::kNotFound), "12345");
 }
 
 TEST_F(Pool, OtherThreadsReadSnapshotsWhileWeightsChange) {

@@ -7,7 +7,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tests/lora/lora_testing.h"
 #include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/safetensors.h"
@@ -18,33 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 const std::string kData = TWINKLE_SOURCE_DIR "/tests/lora/data";
 
-std::string message_of(const std::function<void()>& work, ErrorKind kind = ErrorKind::kInvalidArgument) {
-  try {
-    work();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
-#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
+using test::thrown;
+using test::tiny_model;
 using Folder = test::TempDir;
-
-std::unique_ptr<CausalLM> tiny_model(bool tied = false, const std::string& dtype = "auto") {
-  const Json raw = {{"architectures", {"LlamaForCausalLM"}},
-                    {"hidden_size", 16},
-                    {"intermediate_size", 24},
-                    {"num_hidden_layers", 2},
-                    {"num_attention_heads", 2},
-                    {"num_key_value_heads", 1},
-                    {"vocab_size", 32},
-                    {"initializer_range", 0.3},
-                    {"tie_word_embeddings", tied}};
-  const ModelConfig config = model_config_from_json(raw, "tiny");
-  return CausalLM::build(config, *random_weights(config, 4), {.dtype = dtype});
-}
 
 PackedBatch batch_of(const std::vector<std::vector<int32_t>>& sequences) {
   PackedBatch batch;
@@ -210,7 +188,7 @@ TEST(Adapter, TiedWeightsAreNotMergedApart) {
   const auto model = tiny_model(true);
   for (const char* module : {"embed_tokens", "lm_head"}) {
     const auto adapter = Adapter::create(*model, {.target_modules = {module, "q_proj"}});
-    EXPECT_HAS(message_of([&] { MergedAdapter(*model, *adapter); }), "shares between embedding and head");
+    EXPECT_HAS(thrown([&] { MergedAdapter(*model, *adapter); }), "shares between embedding and head");
   }
 }
 
@@ -307,7 +285,7 @@ TEST(Adapter, RefusesFilesThatDoNotFit) {
   const auto model = tiny_model();
   const auto adapter = Adapter::create(*model, {.r = 4, .target_modules = {"q_proj"}});
   const Folder folder;
-  EXPECT_HAS(message_of([&] { Adapter::load(*model, folder.path()); }, ErrorKind::kNotFound),
+  EXPECT_HAS(thrown([&] { Adapter::load(*model, folder.path()); }, ErrorKind::kNotFound),
              "has no adapter_config.json");
   adapter->save(folder.path());
 
@@ -318,7 +296,7 @@ TEST(Adapter, RefusesFilesThatDoNotFit) {
   std::string renamed = bytes;
   renamed[at] = 'x';
   write_file_atomic(path, renamed);
-  EXPECT_HAS(message_of([&] { Adapter::load(*model, folder.path()); }),
+  EXPECT_HAS(thrown([&] { Adapter::load(*model, folder.path()); }),
              "does not fit this model and its adapter_config.json: 3 of 4 tensors match; 1 missing: "
              "'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight'; 1 unexpected: "
              "'xase_model.model.model.layers.0.self_attn.q_proj.lora_A.weight'");
@@ -329,7 +307,7 @@ TEST(Adapter, RefusesFilesThatDoNotFit) {
   std::memcpy(broken.data() + broken.size() - 4, "\x00\x00\xC0\x7F", 4);
   write_file_atomic(path, broken);
   EXPECT_HAS(
-      message_of([&] { Adapter::load(*model, folder.path()); }),
+      thrown([&] { Adapter::load(*model, folder.path()); }),
       "tensor 'base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight' holds numbers that are not "
       "finite");
   write_file_atomic(path, bytes);
@@ -351,24 +329,24 @@ TEST(Adapter, RefusesFilesThatDoNotFit) {
                                                               {"vocab_size", 32}},
                                                              "x"),
                                       1));
-  EXPECT_HAS(message_of([&] { Adapter::load(*other, folder.path()); }),
+  EXPECT_HAS(thrown([&] { Adapter::load(*other, folder.path()); }),
              "0 of 4 tensors match; 4 of the wrong shape: "
              "'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight' is "
              "[4, 16], expected [4, 24]");
-  EXPECT_HAS(message_of([&] { Adapter::load(*other, folder.path()); }),
+  EXPECT_HAS(thrown([&] { Adapter::load(*other, folder.path()); }),
              "an adapter goes with the model it was trained on");
 
   // The config says another rank.
   Json raw = read_json_file(folder / "adapter_config.json");
   raw["r"] = 8;
   write_file_atomic(folder / "adapter_config.json", raw.dump());
-  EXPECT_HAS(message_of([&] { Adapter::load(*model, folder.path()); }), "is [4, 16], expected [8, 16]");
+  EXPECT_HAS(thrown([&] { Adapter::load(*model, folder.path()); }), "is [4, 16], expected [8, 16]");
 
   fs::remove(path);
-  EXPECT_HAS(message_of([&] { Adapter::load(*model, folder.path()); }, ErrorKind::kNotFound),
+  EXPECT_HAS(thrown([&] { Adapter::load(*model, folder.path()); }, ErrorKind::kNotFound),
              "has no adapter_model.safetensors");
   write_file_atomic(folder / "adapter_model.bin", "x");
-  EXPECT_HAS(message_of([&] { Adapter::load(*model, folder.path()); }), "pickled adapter_model.bin");
+  EXPECT_HAS(thrown([&] { Adapter::load(*model, folder.path()); }), "pickled adapter_model.bin");
 }
 
 TEST(Adapter, RefusesAnAdapterWhoseFrozenEmbeddingIsAnothers) {
@@ -377,20 +355,19 @@ TEST(Adapter, RefusesAnAdapterWhoseFrozenEmbeddingIsAnothers) {
     if (p.name == "lm_head.weight")
       p.matrix = ops::PackedMatrix::pack(p.matrix.unpack().roll(1, 0), at::kFloat);
   }
-  EXPECT_HAS(message_of([&] { Adapter::load(*model, kData + "/adapter"); }),
+  EXPECT_HAS(thrown([&] { Adapter::load(*model, kData + "/adapter"); }),
              "the adapter was trained on another base");
 }
 
 TEST(Adapter, CreateRefusesByName) {
   const auto model = tiny_model();
-  EXPECT_HAS(message_of([&] { Adapter::create(*model, {.target_modules = {"q_proj", "qproj"}}); }),
+  EXPECT_HAS(thrown([&] { Adapter::create(*model, {.target_modules = {"q_proj", "qproj"}}); }),
              "'target_modules': 'qproj' names no linear module of this model (did you mean 'q_proj'?)");
-  EXPECT_HAS(message_of([&] { Adapter::create(*model, {.r = 0}); }), "'r': must be from 1 to 65536");
-  EXPECT_HAS(message_of([&] {
-               Adapter::create(*model, {.target_modules = {"q_proj"}, .modules_to_save = {"o_proj"}});
-             }),
-             "'modules_to_save': 'model.layers.0.self_attn.o_proj' can not be trained whole here");
-  EXPECT_HAS(message_of([&] {
+  EXPECT_HAS(thrown([&] { Adapter::create(*model, {.r = 0}); }), "'r': must be from 1 to 65536");
+  EXPECT_HAS(
+      thrown([&] { Adapter::create(*model, {.target_modules = {"q_proj"}, .modules_to_save = {"o_proj"}}); }),
+      "'modules_to_save': 'model.layers.0.self_attn.o_proj' can not be trained whole here");
+  EXPECT_HAS(thrown([&] {
                Adapter::create(*model, {.target_modules = {"q_proj"}, .modules_to_save = {"classifier"}});
              }),
              "'modules_to_save': 'classifier' names no module");

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/needs.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/lora/adapter.h"
@@ -11,15 +12,7 @@
 namespace twinkle {
 namespace {
 
-std::string message_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "nothing was thrown";
-}
+using test::thrown;
 
 // What PEFT 0.19.1 writes for LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"]).
 const char* const kPeftFile = R"({
@@ -146,7 +139,7 @@ TEST(LoraConfig, RefusesByName) {
        {{"layers_to_transform", 1}, {"target_modules", "all-linear"}}},
   };
   for (const auto& c : cases) {
-    const std::string message = message_of([&] { lora_config_from_json(c.raw, "x.json"); });
+    const std::string message = thrown([&] { lora_config_from_json(c.raw, "x.json"); });
     const std::string expected = std::string("[lora] x.json: ") + c.message;
     EXPECT_EQ(message.substr(0, expected.size()), expected);
   }
@@ -188,7 +181,7 @@ TEST(LoraTargets, FollowPeftsRules) {
   // A pattern must match the whole name.
   EXPECT_EQ(matched({.target_modules = {".*\\.1\\..*(q|v)_proj"}, .target_is_pattern = true}),
             (Names{"model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj"}));
-  EXPECT_NE(message_of([] {
+  EXPECT_NE(thrown([] {
               matched({.target_modules = {"q_proj"}, .target_is_pattern = true});
             }).find("matches no linear module"),
             std::string::npos);
@@ -207,11 +200,11 @@ TEST(LoraTargets, FollowPeftsRules) {
 
 TEST(LoraTargets, BareSuffixesDoNotMatch) {
   // "proj" is no component of "q_proj", and "1.q_proj" none of "11.q_proj".
-  EXPECT_EQ(message_of([] { matched({.target_modules = {"proj"}}); }).substr(0, 61),
+  EXPECT_EQ(thrown([] { matched({.target_modules = {"proj"}}); }).substr(0, 61),
             "[lora] 'target_modules': 'proj' names no linear module of thi");
-  EXPECT_NE(message_of([] { matched({.target_modules = {"q_prj"}}); }).find("did you mean 'q_proj'?"),
+  EXPECT_NE(thrown([] { matched({.target_modules = {"q_prj"}}); }).find("did you mean 'q_proj'?"),
             std::string::npos);
-  EXPECT_NE(message_of([] { matched({.target_modules = {"norm"}}); }).find("names no linear module"),
+  EXPECT_NE(thrown([] { matched({.target_modules = {"norm"}}); }).find("names no linear module"),
             std::string::npos);
 }
 
@@ -253,7 +246,7 @@ TEST(LoraTargets, ModulesToSaveCompareEndsOfNames) {
             (Names{"model.layers.0.input_layernorm", "model.norm"}));
   EXPECT_EQ(match_modules_to_save({.modules_to_save = {"lm_head", "embed_tokens"}}, names),
             (Names{"model.embed_tokens", "lm_head"}));
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(thrown([&] {
               match_modules_to_save({.modules_to_save = {"lm_haed"}}, names);
             }).find("did you mean 'lm_head'?"),
             std::string::npos);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <map>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/rng.h"
@@ -425,13 +426,8 @@ TEST(CausalLm, RefusesTokensOutsideTheVocabulary) {
   InputFeature f = feature(4, 1);
   f.input_ids[2] = 53;
   const std::vector<InputFeature> features = {feature(2, 9), f};
-  try {
-    model->forward(pack(features), nullptr, {});
-    FAIL() << "expected an error";
-  } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()),
-              "[batch] sequence 1, position 2: token 53 is not in the vocabulary of 53");
-  }
+  EXPECT_EQ(test::thrown([&] { model->forward(pack(features), nullptr, {}); }),
+            "[batch] sequence 1, position 2: token 53 is not in the vocabulary of 53");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "tests/needs.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/model/rope.h"
@@ -15,13 +16,7 @@ namespace twinkle {
 namespace {
 
 std::string refusal(const Json& raw) {
-  try {
-    model_config_from_json(raw, "x/config.json");
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "";
+  return test::thrown([&] { model_config_from_json(raw, "x/config.json"); });
 }
 
 Json tiny(const std::string& architecture = "LlamaForCausalLM") {

@@ -8,6 +8,7 @@
 
 #include "tests/needs.h"
 #include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/safetensors.h"
@@ -53,13 +54,8 @@ TEST(SaveModel, RefusesNumbersThatAreNotFinite) {
   at::Tensor value = norm.vector[3];
   value.fill_(1e6);  // too large for fp16 alone
   save_model(*model, folder.path(), {.dtype = "bf16"});
-  const auto error_of = [&](const std::string& dtype) -> std::string {
-    try {
-      save_model(*model, folder.path(), {.dtype = dtype});
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "no error";
+  const auto error_of = [&](const std::string& dtype) {
+    return test::thrown([&] { save_model(*model, folder.path(), {.dtype = dtype}); });
   };
   EXPECT_EQ(error_of("fp16"),
             "[save] tensor '" + norm.name +

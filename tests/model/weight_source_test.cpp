@@ -10,6 +10,7 @@
 
 #include "tests/needs.h"
 #include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/gguf.h"
@@ -22,18 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string message_of(const std::function<void()>& work, ErrorKind kind = ErrorKind::kInvalidArgument) {
-  try {
-    work();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
-#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
+using test::thrown;
 using Folder = test::TempDir;
 
 Json tiny_config(const std::string& architecture = "LlamaForCausalLM") {
@@ -151,7 +141,7 @@ TEST(Weights, CheckNamesWhatIsMissingMisshapenOrUnused) {
   source.infos["model.layers.1.mlp.up_proj.weight"].shape = {12, 9};
   source.infos["model.layers.0.self_attn.q_proj.weight"].dtype = "I32";
   source.infos["visual.weight"] = {"visual.weight", {1}, "F32"};
-  const std::string message = message_of([&] { check_weights(config, source); });
+  const std::string message = thrown([&] { check_weights(config, source); });
   EXPECT_EQ(
       message,
       "[weights] 'fake' does not fit LlamaForCausalLM: tensors 1 missing: 'model.norm.weight'; 1 of the "
@@ -160,7 +150,7 @@ TEST(Weights, CheckNamesWhatIsMissingMisshapenOrUnused) {
       "and "
       "BF16 are read): 'model.layers.0.self_attn.q_proj.weight' is I32; 1 that no part of the model uses: "
       "'visual.weight'");
-  EXPECT_HAS(message_of([&] { check_weights(config, FakeSource()); }), "and 16 more");
+  EXPECT_HAS(thrown([&] { check_weights(config, FakeSource()); }), "and 16 more");
   // Let pass: a stored tied head, rotary buffers of old files.
   Json tied_raw = tiny_config();
   tied_raw["tie_word_embeddings"] = true;
@@ -194,7 +184,7 @@ TEST(Weights, OpensShardsAndChecksTheIndex) {
   write_model(folder / "model-00001-of-00002.safetensors", *source, first);
   write_model(folder / "model-00002-of-00002.safetensors", *source, second);
   write_file_atomic(folder / "config.json", tiny_config().dump());
-  EXPECT_HAS(message_of([&] { open_model_files(folder.path()); }),
+  EXPECT_HAS(thrown([&] { open_model_files(folder.path()); }),
              "holds 2 safetensors files but no model.safetensors.index.json");
 
   Json map = Json::object();
@@ -212,18 +202,18 @@ TEST(Weights, OpensShardsAndChecksTheIndex) {
   wrong["model.norm.weight"] = "model-00001-of-00002.safetensors";
   put_index(wrong);
   EXPECT_HAS(
-      message_of([&] { open_model_files(folder.path()); }),
+      thrown([&] { open_model_files(folder.path()); }),
       "the index places 'model.norm.weight' in 'model-00001-of-00002.safetensors', which does not hold it");
   wrong["model.norm.weight"] = "../secret.safetensors";
   put_index(wrong);
-  EXPECT_HAS(message_of([&] { open_model_files(folder.path()); }),
+  EXPECT_HAS(thrown([&] { open_model_files(folder.path()); }),
              "'../secret.safetensors' is not the name of a safetensors file");
   wrong["model.norm.weight"] = "model-3.safetensors";
   put_index(wrong);
-  EXPECT_HAS(message_of([&] { open_model_files(folder.path()); }, ErrorKind::kNotFound),
+  EXPECT_HAS(thrown([&] { open_model_files(folder.path()); }, ErrorKind::kNotFound),
              "the index names 'model-3.safetensors'");
   write_file_atomic(folder / "model.safetensors.index.json", "{}");
-  EXPECT_HAS(message_of([&] { open_model_files(folder.path()); }), "expected an object with 'weight_map'");
+  EXPECT_HAS(thrown([&] { open_model_files(folder.path()); }), "expected an object with 'weight_map'");
 }
 
 TEST(Weights, OpensACheckpointOfTheBareBody) {
@@ -241,20 +231,17 @@ TEST(Weights, OpensACheckpointOfTheBareBody) {
 
 TEST(Weights, RefusesFoldersThatAreNoModel) {
   const Folder folder;
-  EXPECT_HAS(message_of([&] { open_model_files(folder / "none"); }, ErrorKind::kNotFound),
-             "there is nothing at");
-  EXPECT_HAS(message_of([&] { open_model_files(folder.path()); }, ErrorKind::kNotFound),
-             "has no config.json");
+  EXPECT_HAS(thrown([&] { open_model_files(folder / "none"); }, ErrorKind::kNotFound), "there is nothing at");
+  EXPECT_HAS(thrown([&] { open_model_files(folder.path()); }, ErrorKind::kNotFound), "has no config.json");
   write_file_atomic(folder / "adapter_config.json", "{}");
-  EXPECT_HAS(message_of([&] { open_model_files(folder.path()); }),
+  EXPECT_HAS(thrown([&] { open_model_files(folder.path()); }),
              "holds an adapter (adapter_config.json), not a model");
-  EXPECT_HAS(message_of([&] { open_model_files(folder / "adapter_config.json"); }),
+  EXPECT_HAS(thrown([&] { open_model_files(folder / "adapter_config.json"); }),
              "is neither a folder with config.json nor a GGUF");
   write_file_atomic(folder / "config.json", tiny_config().dump());
   EXPECT_EQ(open_model_files(folder.path()).weights, nullptr);
   write_file_atomic(folder / "pytorch_model.bin", "x");
-  EXPECT_HAS(message_of([&] { open_model_files(folder.path()); }),
-             "pickled weights only ('pytorch_model.bin')");
+  EXPECT_HAS(thrown([&] { open_model_files(folder.path()); }), "pickled weights only ('pytorch_model.bin')");
 }
 
 TEST(Weights, RandomWeightsDependOnSeedAndNameOnly) {
@@ -393,7 +380,7 @@ TEST(GgufModel, RefusesMetadataByName) {
   const auto refusal = [](const std::string& key, const Json& value) {
     Json metadata = metadata_of("llama");
     metadata[key] = value;
-    return message_of([&] { config_json_from_gguf(metadata, "x.gguf"); });
+    return thrown([&] { config_json_from_gguf(metadata, "x.gguf"); });
   };
   EXPECT_EQ(
       refusal("general.architecture", "gemma"),
@@ -450,9 +437,9 @@ TEST(GgufModel, RotaryFactorsOfLlama3AreRecognised) {
   EXPECT_EQ(config.rope.factor, 32.0);
   EXPECT_EQ(config.rope.original_max_position, 8192);
   factors[20] *= 1.01f;
-  EXPECT_HAS(message_of([&] { make_gguf_model(file_with_factors(factors, bytes), "x"); }),
+  EXPECT_HAS(thrown([&] { make_gguf_model(file_with_factors(factors, bytes), "x"); }),
              "'rope_freqs.weight' holds factors that are not those of llama3 scaling");
-  EXPECT_HAS(message_of([&] { make_gguf_model(file_with_factors({1, 2}, bytes), "x"); }),
+  EXPECT_HAS(thrown([&] { make_gguf_model(file_with_factors({1, 2}, bytes), "x"); }),
              "is not one fp32 factor a frequency");
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/kernels/isa.h"
 
@@ -240,13 +241,8 @@ TEST(Params, RefuseWhatIsOutOfRange) {
 }
 
 TEST(Params, AreCheckedAgainstTheVocabulary) {
-  const auto message = [](const SamplingParams& p) -> std::string {
-    try {
-      check_sampling_params(p, 10, "[sample] ");
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
+  const auto message = [](const SamplingParams& p) {
+    return test::thrown([&] { check_sampling_params(p, 10, "[sample] "); });
   };
   EXPECT_EQ(message({}), "");
   EXPECT_EQ(message({.stop_token_ids = {10}}),

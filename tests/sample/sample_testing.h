@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/thrown.h"
 #include "tests/tiny_model.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/rng.h"
@@ -108,13 +109,7 @@ inline void expect_trainer_bits(TinySampling& tiny, Adapter* adapter, const std:
 
 template <class Call>
 void expect_error(ErrorKind kind, const std::string& message, Call call) {
-  try {
-    call();
-    FAIL() << "expected: " << message;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    EXPECT_EQ(std::string(e.what()), message);
-  }
+  EXPECT_EQ(thrown(call, kind), message);
 }
 
 }  // namespace twinkle::test

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/needs.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 
@@ -20,13 +21,7 @@ std::string render(std::string_view source, const Json& context = Json::object()
 
 std::string error_of(std::string_view source, const Json& context = Json::object(),
                      const RenderLimits& limits = {}) {
-  try {
-    JinjaTemplate::parse(source)->render(context, limits, kNow);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-    return e.what();
-  }
-  return "";
+  return test::thrown([&] { JinjaTemplate::parse(source)->render(context, limits, kNow); });
 }
 
 TEST(Jinja, RendersTheGoldensOfRealTemplates) {

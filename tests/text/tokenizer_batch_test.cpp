@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 
 namespace twinkle {
 namespace {
 
+using test::thrown;
 using Rows = std::vector<std::vector<int32_t>>;
 
 // Words w10, w20 ... are their numbers; 0 is BOS, 1 EOS, 2 padding.
@@ -37,15 +39,6 @@ Json with(const Json& more) {
   return config;
 }
 
-std::string error_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(TokenizerBatch, TruncationKeepsTheClosingToken) {
   const auto t = words(with({{"add_bos_token", true}, {"add_eos_token", true}}));
   const EncodeOptions cut{.add_special_tokens = true, .max_length = 4};
@@ -59,7 +52,7 @@ TEST(TokenizerBatch, TruncationKeepsTheClosingToken) {
   EXPECT_EQ(t->encode("w10 w20", {.max_length = 2}), (std::vector<int32_t>{10, 20}));
   EXPECT_EQ(t->encode("w10 w20", {.add_special_tokens = true, .max_length = 2}),
             (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(error_of([&] { t->encode("w10", {.add_special_tokens = true, .max_length = 1}); }),
+  EXPECT_EQ(thrown([&] { t->encode("w10", {.add_special_tokens = true, .max_length = 1}); }),
             "[tokenizer] max_length 1 is less than the 2 special tokens around a text");
 }
 
@@ -110,7 +103,7 @@ TEST(TokenizerBatch, TheFirstBadTextIsNamed) {
   const auto t = Tokenizer::from_json(json, nullptr, "one word");
   std::vector<std::string> texts(200, "a");
   texts[37] = texts[150] = "b";
-  EXPECT_EQ(error_of([&] { encode_batch(*t, texts); }),
+  EXPECT_EQ(thrown([&] { encode_batch(*t, texts); }),
             "[tokenizer] text 37: [tokenizer] a word is unknown, and unk_token \"<none>\" is not in the "
             "vocabulary");
 }
@@ -126,11 +119,11 @@ TEST(TokenizerBatch, PaddingSides) {
   EXPECT_EQ(left.attention_mask[1], (std::vector<uint8_t>{0, 0, 1}));
   const auto eight = pad_batch(*words(kNames), {{10}}, {.side = "left", .length = 3, .multiple_of = 4});
   EXPECT_EQ(eight.ids, (Rows{{2, 2, 2, 10}}));
-  EXPECT_EQ(error_of([&] { pad_batch(*words({{"bos_token", "<s>"}}), rows); }),
+  EXPECT_EQ(thrown([&] { pad_batch(*words({{"bos_token", "<s>"}}), rows); }),
             "[tokenizer] padding: the tokenizer has no pad token (pad_token)");
-  EXPECT_EQ(error_of([&] { pad_batch(*words(kNames), rows, {.length = 2}); }),
+  EXPECT_EQ(thrown([&] { pad_batch(*words(kNames), rows, {.length = 2}); }),
             "[tokenizer] padding: a row of 3 ids, but length is 2");
-  EXPECT_EQ(error_of([&] { pad_batch(*words(kNames), rows, {.side = "up"}); }),
+  EXPECT_EQ(thrown([&] { pad_batch(*words(kNames), rows, {.side = "up"}); }),
             "[tokenizer] padding_side: needs left or right, got \"up\"");
   EXPECT_TRUE(truncates_left(*words(with({{"truncation_side", "left"}}))));
   EXPECT_FALSE(truncates_left(*words(kNames)));

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/text/tokenizer_testing.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/unicode.h"
@@ -250,13 +251,7 @@ TEST(Tokenizer, GgufMetadataMakeATokenizer) {
   const auto fails = [&](const char* key, const Json& value, const std::string& part) {
     Json bad = metadata;
     bad[key] = value;
-    try {
-      Tokenizer::from_gguf_metadata(bad, "x.gguf");
-      ADD_FAILURE() << key;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
-    }
+    EXPECT_HAS(test::thrown([&] { Tokenizer::from_gguf_metadata(bad, "x.gguf"); }), part) << key;
   };
   fails("tokenizer.ggml.model", "rwkv", "tokenizer.ggml.model: unknown model \"rwkv\"");
   fails("tokenizer.ggml.pre", "klingon", "tokenizer.ggml.pre: unknown pre-tokenizer \"klingon\"");
@@ -271,12 +266,7 @@ TEST(Tokenizer, GgufMetadataMakeATokenizer) {
 
 TEST(Tokenizer, FilesThatAreNotThereOrNotRead) {
   const auto message = [](const std::string& path) {
-    try {
-      Tokenizer::load(path);
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string("none");
+    return test::thrown([&] { Tokenizer::load(path); }, test::kAnyKind);
   };
   EXPECT_NE(message("/nowhere/tokenizer.json").find("no such file or folder: /nowhere/tokenizer.json"),
             std::string::npos);

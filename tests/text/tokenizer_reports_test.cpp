@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "tests/text/tokenizer_testing.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/text/jinja.h"
 
@@ -148,12 +149,7 @@ TEST(TokenizerReports, ConstructsOfTemplates) {
   for (const auto& [source, want] : cases)
     EXPECT_EQ(JinjaTemplate::parse(source)->render(context, {}, 1752148800).text, want) << source;
   const auto error_of = [&](const char* source) {
-    try {
-      JinjaTemplate::parse(source)->render(context);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::thrown([&] { JinjaTemplate::parse(source)->render(context); });
   };
   EXPECT_NE(error_of("{{ raise_exception('no system role') }}").find("no system role"), std::string::npos);
   EXPECT_NE(error_of("{{ n | frobnicate }}").find("frobnicate"), std::string::npos);

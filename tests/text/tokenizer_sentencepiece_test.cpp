@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "tests/text/tokenizer_testing.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle {
@@ -58,13 +59,7 @@ std::shared_ptr<const Tokenizer> load(const std::string& bytes, const Json& conf
   return Tokenizer::from_sentencepiece(bytes, config, "made.model");
 }
 std::string error_of(const std::string& bytes, const Json& config = nullptr) {
-  try {
-    load(bytes, config);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    return error.what();
-  }
-  return "no error";
+  return test::thrown([&] { load(bytes, config); });
 }
 
 int check_generated(const std::string& vectors, const std::string& file) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/train/cross_entropy.h"
 #include "twinkle/train/lambda_loss.h"
@@ -23,14 +24,7 @@ std::vector<float> list(const at::Tensor& x) {
   return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + x.numel()};
 }
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
+using test::thrown;
 
 // One token of loss 1 and three of loss 2, in two sequences: sum 7; by tokens 7/4; by sequences (1 + 2)/2.
 TEST(CrossEntropy, ReductionsByHand) {
@@ -87,16 +81,16 @@ TEST(CrossEntropy, Dft) {
 
 TEST(CrossEntropy, RefusesByName) {
   EXPECT_EQ(
-      message_of([] {
+      thrown([] {
         Registry<Loss>::create("CrossEntropyLoss", {{"label_smoothing", 0.1}});
       }).find("[CrossEntropyLoss] 'label_smoothing': only 0 is supported: smoothing spreads the target"),
       0u);
-  EXPECT_EQ(message_of([] {
+  EXPECT_EQ(thrown([] {
               Registry<Loss>::create("CrossEntropyLoss", {{"ignore_index", 0}});
             }).find("[CrossEntropyLoss] 'ignore_index': only -100"),
             0u);
   const auto in = input({-1, -2}, {1, -1}, {0, 1, 2});
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(thrown([&] {
               CrossEntropyLoss(Reduction::kTokenMean)(in);
             }).find("[CrossEntropyLoss] sequence 1: weight -1.0"),
             0u);
@@ -142,13 +136,13 @@ TEST(LambdaLoss, EntropyIsDifferentiatedToo) {
 
 TEST(LambdaLoss, RefusesWhatCannotBeTrained) {
   const auto in = input({-1, -2}, {1, 1}, {0, 2});
-  EXPECT_EQ(message_of([&] { LambdaLoss([](const at::Tensor& lp, const LossInput&) { return -lp; })(in); }),
+  EXPECT_EQ(thrown([&] { LambdaLoss([](const at::Tensor& lp, const LossInput&) { return -lp; })(in); }),
             "[LambdaLoss] the function must return one number, got a tensor of shape [2]");
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(thrown([&] {
               LambdaLoss([](const at::Tensor& lp, const LossInput&) { return lp.detach().sum(); })(in);
             }),
             "[LambdaLoss] the result does not depend on the log-probabilities, so nothing can be trained");
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(thrown([&] {
               LambdaLoss([](const at::Tensor& lp, const LossInput& x) {
                 return (lp * x.extra("advantages", "mine")).sum();
               })(in);

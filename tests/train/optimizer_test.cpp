@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/rng.h"
@@ -14,14 +15,7 @@ namespace {
 
 at::Tensor tensor_of(const Json& list) { return at::tensor(list.get<std::vector<float>>()); }
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
+using test::thrown;
 
 // Authority: torch.optim (tests/parity/make_optimizer_goldens.py).
 TEST(Optimizer, EqualsTorchStepByStep) {
@@ -81,10 +75,9 @@ TEST(Optimizer, OverridesHoldForOneStepOnly) {
   other->step(b, {.lr = 0.1});
   EXPECT_FLOAT_EQ(a[0].value[0].item<float>(), 0.95f);
   EXPECT_TRUE(at::equal(a[0].value, b[0].value));
-  EXPECT_EQ(message_of([&] {
-              Registry<Optimizer>::create("SGD")->step(a, {.lr = 0.1, .overrides = {.beta1 = 0.9}});
-            }),
-            "[SGD] 'betas' and 'eps' are options of Adam; SGD has neither");
+  EXPECT_EQ(
+      thrown([&] { Registry<Optimizer>::create("SGD")->step(a, {.lr = 0.1, .overrides = {.beta1 = 0.9}}); }),
+      "[SGD] 'betas' and 'eps' are options of Adam; SGD has neither");
 }
 
 TEST(Optimizer, StateGoesOutAndComesBackExactly) {
@@ -121,16 +114,15 @@ TEST(Optimizer, StateGoesOutAndComesBackExactly) {
     EXPECT_EQ(saved[0].name, std::string(name) == "SGD" ? "momentum_buffer.a" : "exp_avg.a");
     auto torn = saved;
     torn.pop_back();
-    EXPECT_NE(message_of([&] { second->load_state(torn, 4); }).find("[optimizer] state lacks '"),
+    EXPECT_NE(thrown([&] { second->load_state(torn, 4); }).find("[optimizer] state lacks '"),
               std::string::npos);
     auto misshapen = saved;
     misshapen[0].value = at::zeros({4});
-    EXPECT_NE(message_of([&] { second->load_state(misshapen, 4); }).find("has 4 elements, needed 5"),
+    EXPECT_NE(thrown([&] { second->load_state(misshapen, 4); }).find("has 4 elements, needed 5"),
               std::string::npos);
     auto foreign = saved;
     foreign[0].name = "exp_avg.zz";
-    EXPECT_NE(message_of([&] { second->load_state(foreign, 4); }).find("'exp_avg.zz', which"),
-              std::string::npos);
+    EXPECT_NE(thrown([&] { second->load_state(foreign, 4); }).find("'exp_avg.zz', which"), std::string::npos);
   }
 }
 
@@ -167,19 +159,18 @@ TEST(Optimizer, NormsSeeInfinityAndNan) {
 }
 
 TEST(Optimizer, RefusesOptionsByName) {
-  EXPECT_EQ(message_of([] { Registry<Optimizer>::create("AdamW", {{"lr", -1}}); }),
+  EXPECT_EQ(thrown([] { Registry<Optimizer>::create("AdamW", {{"lr", -1}}); }),
             "[AdamW] 'lr': must be >= 0, got -1");
-  EXPECT_EQ(message_of([] { Registry<Optimizer>::create("AdamW", {{"betas", {0.9}}}); }),
+  EXPECT_EQ(thrown([] { Registry<Optimizer>::create("AdamW", {{"betas", {0.9}}}); }),
             "[AdamW] 'betas': needs two numbers, got [0.9]");
-  EXPECT_EQ(message_of([] {
+  EXPECT_EQ(thrown([] {
               Registry<Optimizer>::create("Adam", {{"betas", {0.9, 1.0}}});
             }).find("[Adam] 'betas': each must be"),
             0u);
-  EXPECT_EQ(message_of([] { Registry<Optimizer>::create("SGD", {{"nesterov", true}}); }),
+  EXPECT_EQ(thrown([] { Registry<Optimizer>::create("SGD", {{"nesterov", true}}); }),
             "[SGD] 'nesterov': needs momentum > 0 and dampening 0");
-  EXPECT_EQ(message_of([] {
-              Registry<Optimizer>::create("Adamw2");
-            }).find("[optimizer] there is no optimizer named 'Adamw2'"),
+  EXPECT_EQ(thrown([] { Registry<Optimizer>::create("Adamw2"); }, ErrorKind::kNotFound)
+                .find("[optimizer] there is no optimizer named 'Adamw2'"),
             0u);
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle {
@@ -45,13 +46,9 @@ TEST(Scheduler, CosineStaysAtItsFloorOnceEnded) {
 }
 
 TEST(Scheduler, RefusesOptionsByName) {
-  const auto message = [](const std::string& name, const Json& options) -> std::string {
-    try {
-      Registry<LRScheduler>::create(name, options);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
+  const auto message = [](const std::string& name, const Json& options,
+                          ErrorKind kind = ErrorKind::kInvalidArgument) {
+    return test::thrown([&] { Registry<LRScheduler>::create(name, options); }, kind);
   };
   EXPECT_EQ(message("CosineAnnealingLR", Json::object()), "[CosineAnnealingLR] 'T_max': is required");
   EXPECT_EQ(message("StepLR", {{"step_size", 0}}), "[StepLR] 'step_size': must be >= 1, got 0");
@@ -64,7 +61,7 @@ TEST(Scheduler, RefusesOptionsByName) {
       Registry<LRScheduler>::create("polynomial", {{"num_training_steps", 3}, {"lr_end", 0.5}});
   EXPECT_EQ(climbs->lr(1.0, 3), 0.5);
   EXPECT_THROW(climbs->lr(0.5, 0), Error);
-  EXPECT_EQ(message("CosineWarmup", {{"num_training_steps", 3}})
+  EXPECT_EQ(message("CosineWarmup", {{"num_training_steps", 3}}, ErrorKind::kNotFound)
                 .find("[scheduler] there is no scheduler named 'CosineWarmup'"),
             0u);
 }

@@ -2,23 +2,21 @@
 // data.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "tests/needs.h"
 #include "tests/temp_dir.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle::testing {
 
 using test::TempDir;
 
-inline std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no error)";
+/// The message of an error of whatever kind.
+template <class Work>
+std::string message_of(const Work& work) {
+  return test::thrown(work, test::kAnyKind);
 }
+
 }  // namespace twinkle::testing
