@@ -5,11 +5,11 @@
 //   data_bench pack [items] [max_length]
 //     a million lengths into bins
 // Figures are the best of several runs.
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
+#include "bench/timing.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/parallel.h"
@@ -19,10 +19,8 @@
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using twinkle::bench::Clock;
+using twinkle::bench::seconds_since;
 
 // The lengths of bench/peers/hf_data.py: a linear congruential generator, chat-like.
 std::vector<int64_t> lengths_of(int64_t count, int64_t most) {

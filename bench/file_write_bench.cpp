@@ -2,28 +2,16 @@
 // How fast write_safetensors reaches the disk, beside `dd bs=4M conv=fsync` of as many bytes in the same run.
 // Usage: file_write_bench [FOLDER] [MEGABYTES] [ROUNDS]; prints medians and the ratio.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
+#include "bench/timing.h"
 #include "twinkle/core/safetensors.h"
 
-namespace {
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-}  // namespace
+using twinkle::bench::median;
+using twinkle::bench::seconds_of;
 
 int main(int argc, char** argv) {
   const std::string folder = argc > 1 ? argv[1] : ".";

@@ -6,12 +6,12 @@
 // greedy, and the bytes it reads for each (weights and keys and values, once) stand beside what this machine
 // reads from memory; and the products of all requests beside the multiplications that it can do. Prints one
 // JSON object.
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <numeric>
 
+#include "bench/timing.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/kernels/isa.h"
@@ -23,11 +23,8 @@ using namespace twinkle;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using bench::Clock;
+using bench::seconds_since;
 
 // The roof of decoding: all threads read a piece of memory far larger than the caches.
 double measure_read_gbs() {

@@ -8,11 +8,11 @@
 // as nothing.
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 
+#include "bench/timing.h"
 #include "twinkle/core/files.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/machine.h"
@@ -23,11 +23,8 @@ using namespace twinkle;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using bench::Clock;
+using bench::seconds_since;
 
 // Seconds since the process was started, its loading included.
 double process_age_s() {
