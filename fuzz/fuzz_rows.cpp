@@ -1,31 +1,17 @@
 // deps: data
 // Any bytes as a data file: the first byte picks the kind. Opening and parsing either throw Error or give
 // rows that a guessed preprocessor turns into a conversation or refuses by name.
-#include <unistd.h>
-
-#include <cstdint>
-#include <cstdio>
-#include <string>
-
+#include "fuzz/fuzzing.h"
 #include "twinkle/core/error.h"
 #include "twinkle/data/dataset.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace twinkle;
   if (size == 0) return 0;
-  static const std::string folder = [] {
-    std::string name = "/tmp/twinkle-fuzz-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) __builtin_trap();
-    return name;
-  }();
-  static const char* const kNames[] = {"/a.jsonl", "/a.json",     "/a.txt",      "/a.csv",
-                                       "/a.tsv",   "/a.jsonl.gz", "/a.jsonl.zst"};
+  static const char* const kNames[] = {"a.jsonl", "a.json",     "a.txt",      "a.csv",
+                                       "a.tsv",   "a.jsonl.gz", "a.jsonl.zst"};
   static const char* const kSplits[] = {"file", "paragraph", "line"};
-  const std::string path = folder + kNames[data[0] % 7];
-  FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) __builtin_trap();
-  std::fwrite(data + 1, 1, size - 1, file);
-  std::fclose(file);
+  const std::string path = fuzz::file_of(data + 1, size - 1, kNames[data[0] % 7]);
   try {
     DatasetMeta meta{.dataset_id = path};
     if (data[0] % 7 == 2) meta.text_split = kSplits[data[0] / 7 % 3];

@@ -1,18 +1,16 @@
 // deps: text
 // A SentencePiece model in its protobuf form, two NULs, and a text: loading refuses with an Error, or
 // encoding with and without offsets, decoding, streaming and saving agree.
-#include <cstdlib>
 #include <string_view>
 
+#include "fuzz/fuzzing.h"
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer.h"
 #include "twinkle/text/unicode.h"
 
 namespace {
 
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using twinkle::fuzz::require;
 
 void exercise(const twinkle::Tokenizer& tokenizer, std::string_view text) {
   using namespace twinkle;

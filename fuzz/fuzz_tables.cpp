@@ -1,28 +1,14 @@
 // deps: data
 // Any bytes as a Parquet file or an Arrow file or stream: the first byte picks the kind. Opening and reading
 // either give rows or throw invalid_argument.
-#include <unistd.h>
-
-#include <cstdint>
-#include <cstdio>
-#include <string>
-
+#include "fuzz/fuzzing.h"
 #include "twinkle/core/error.h"
 #include "twinkle/data/table_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace twinkle;
   if (size == 0) return 0;
-  static const std::string folder = [] {
-    std::string name = "/tmp/twinkle-fuzz-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) __builtin_trap();
-    return name;
-  }();
-  const std::string path = folder + (data[0] % 2 == 0 ? "/a.parquet" : "/a.arrow");
-  FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) __builtin_trap();
-  std::fwrite(data + 1, 1, size - 1, file);
-  std::fclose(file);
+  const std::string path = fuzz::file_of(data + 1, size - 1, data[0] % 2 == 0 ? "a.parquet" : "a.arrow");
   try {
     const auto table = open_table_file(path);
     const int64_t rows = std::min<int64_t>(table->num_rows(), 64);

@@ -2,23 +2,16 @@
 // A tiktoken file (lines of base64 and rank), two NULs, and a text: loading refuses with an Error, or
 // encoding with and without offsets, decoding and the saved tokenizer agree. The first byte picks the
 // encoding's name.
-#include <cstdlib>
 #include <string_view>
 
+#include "fuzz/fuzzing.h"
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer.h"
 #include "twinkle/text/unicode.h"
 
-namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-}  // namespace
-
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace twinkle;
+  using fuzz::require;
   if (size == 0) return 0;
   const char* const names[] = {"cl100k_base.tiktoken", "o200k_base.tiktoken", "p50k_base.tiktoken",
                                "qwen.tiktoken", "tiktoken.model"};

@@ -1,23 +1,16 @@
 // deps: text
 // A tokenizer.json, a line break, and a text: loading refuses with an Error or encoding, streaming and saving
 // agree.
-#include <cstdlib>
 #include <string_view>
 
+#include "fuzz/fuzzing.h"
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer.h"
 #include "twinkle/text/unicode.h"
 
-namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-}  // namespace
-
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace twinkle;
+  using fuzz::require;
   const std::string_view input(reinterpret_cast<const char*>(bytes), size);
   const size_t line = input.find('\n');
   const std::string_view text =
