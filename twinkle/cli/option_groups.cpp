@@ -1,8 +1,10 @@
 // The tables of options. Upstream's groups: ModelArgs, LoraArgs, DatasetArgs, TemplateArgs, TrainingArgs,
 // OptimizerArgs, SchedulerArgs, LossArgs, SamplingArgs.
+#include <cctype>
 #include <optional>
 
 #include "twinkle/cli/options.h"
+#include "twinkle/sample/sampling_param_specs.h"
 
 namespace twinkle::cli {
 namespace {
@@ -12,20 +14,16 @@ constexpr auto kInt = ParamType::kInt;
 constexpr auto kFloat = ParamType::kFloat;
 constexpr auto kString = ParamType::kString;
 constexpr auto kStrings = ParamType::kStringList;
-constexpr auto kInts = ParamType::kIntList;
 constexpr auto kJson = ParamType::kJson;
 
 // Positions of a pass are 32-bit numbers; products of two such counts stay far from overflow.
 constexpr double kMostTokens = 1 << 30;
-// Answers to one prompt are made together, each with its own memory.
-constexpr double kMostSamples = 1024;
 
 struct Extra {
   std::optional<double> min, max;
   std::vector<std::string> choices, aliases;
   std::string value;
   bool exclusive_min = false;
-  bool verbatim = false;  // a list: its items keep their blanks, and mentions add up
 };
 
 ArgSpec option(std::string name, ParamType type, Json default_value, std::string help, Extra extra = {}) {
@@ -36,7 +34,6 @@ ArgSpec option(std::string name, ParamType type, Json default_value, std::string
   out.param.choices = std::move(extra.choices);
   out.aliases = std::move(extra.aliases);
   out.value_name = std::move(extra.value);
-  out.repeats = out.keep_space = extra.verbatim;
   return out;
 }
 
@@ -294,42 +291,23 @@ ArgGroup loss_args() {
 
 ArgGroup sampling_args() {
   ArgGroup group{"SamplingArgs", "Sampling", {}};
-  group.args = {
-      option("max_tokens", kInt, 512, "Most tokens of an answer; 0 only scores the prompt.",
-             {.min = 0, .aliases = {"max_new_tokens"}}),
-      option("temperature", kFloat, 1.0, "0 takes the likeliest token each time (greedy).", {.min = 0}),
-      option("top_k", kInt, -1, "Draw among the k likeliest tokens; -1: all.", {.min = -1}),
-      option("top_p", kFloat, 1.0, "Draw among the fewest tokens whose probability reaches p.",
-             {.min = 0, .max = 1, .exclusive_min = true}),
-      option("min_p", kFloat, 0.0, "Leave out tokens below p times the largest probability.",
-             {.min = 0, .max = 1}),
-      option("repetition_penalty", kFloat, 1.0, "Above 1 discourages tokens that were there already.",
-             {.min = 0, .exclusive_min = true}),
-      option("frequency_penalty", kFloat, 0.0,
-             "Subtracted from a token's logit for each time it is in the answer.", {.min = -2, .max = 2}),
-      option("presence_penalty", kFloat, 0.0,
-             "Subtracted once from the logit of a token that is in the answer.", {.min = -2, .max = 2}),
-      option("num_samples", kInt, 1, "Answers to each prompt.", {.min = 1, .max = kMostSamples}),
-      option("seed", kInt, 0, "The same seed gives the same answer.", {.min = 0}),
-      option(
-          "stop", kStrings, Json::array(),
-          "Strings that end an answer, as they are: blanks and line ends count. A comma parts them, but in a "
-          "JSON list; mentions add up.",
-          {.verbatim = true}),
-      option("stop_token_ids", kInts, Json::array(), "Tokens that end an answer."),
-      option("ignore_eos", kBool, false, "Go on past the token that ends a turn."),
-      option("min_tokens", kInt, 0, "Before these many tokens nothing ends an answer.", {.min = 0}),
-      option("logit_bias", kJson, nullptr, "Added to logits, by token id: {\"42\": -5}."),
-      option("allowed_token_ids", kInts, Json::array(), "Draw these tokens only."),
-      option("forbidden_token_ids", kInts, Json::array(), "Never draw these tokens."),
-      option("logprobs", kInt, 0,
-             "With --json or --input: so many of the likeliest tokens at each place of an answer.",
-             {.min = 0, .max = 1024}),
-      option(
-          "prompt_logprobs", kInt, nullptr,
-          "With --json or --input: score the prompt too, with so many of the likeliest tokens at each place.",
-          {.min = 0, .max = 1024}),
-  };
+  for (const ParamSpec& spec : sampling_param_specs()) {
+    ArgSpec shown{.param = spec};
+    if (spec.name == "max_tokens") shown.aliases = {"max_new_tokens"};
+    if (spec.name == "logprobs" || spec.name == "prompt_logprobs") {
+      char& first = shown.param.help.front();
+      first = static_cast<char>(std::tolower(static_cast<unsigned char>(first)));
+      shown.param.help.insert(0, "With --json or --input: ");
+    }
+    if (spec.name == "stop") {
+      shown.repeats = shown.keep_space = true;
+      shown.param.help.pop_back();
+      shown.param.help +=
+          ", as they are: blanks and line ends count. A comma parts them, but in a JSON list; mentions add "
+          "up.";
+    }
+    group.args.push_back(std::move(shown));
+  }
   return group;
 }
 

@@ -9,8 +9,6 @@
 namespace twinkle {
 namespace {
 
-constexpr int64_t kMostAlternatives = 1024;
-
 std::vector<int32_t> ids_from(const Json& list) {
   std::vector<int32_t> out;
   for (const auto& id : list) out.push_back(static_cast<int32_t>(id.get<int64_t>()));
@@ -35,109 +33,6 @@ std::map<int32_t, double> bias_from(const Json& given) {
 }
 
 }  // namespace
-
-const std::vector<ParamSpec>& sampling_param_specs() {
-  static const std::vector<ParamSpec> specs = {
-      {.name = "max_tokens",
-       .type = ParamType::kInt,
-       .default_value = 512,
-       .help = "most tokens to generate; 0 only scores the prompt",
-       .min = 0},
-      {.name = "temperature",
-       .type = ParamType::kFloat,
-       .default_value = 1.0,
-       .help = "0 picks the likeliest token (greedy)",
-       .min = 0},
-      {.name = "top_k",
-       .type = ParamType::kInt,
-       .default_value = -1,
-       .help = "draw among the k likeliest tokens; -1: all",
-       .min = -1},
-      {.name = "top_p",
-       .type = ParamType::kFloat,
-       .default_value = 1.0,
-       .help = "draw among the fewest tokens whose probability reaches p",
-       .min = 0,
-       .max = 1,
-       .exclusive_min = true},
-      {.name = "min_p",
-       .type = ParamType::kFloat,
-       .default_value = 0.0,
-       .help = "drop tokens below p times the largest probability",
-       .min = 0,
-       .max = 1},
-      {.name = "repetition_penalty",
-       .type = ParamType::kFloat,
-       .default_value = 1.0,
-       .help = "above 1 discourages tokens already there",
-       .min = 0,
-       .exclusive_min = true},
-      {.name = "frequency_penalty",
-       .type = ParamType::kFloat,
-       .default_value = 0.0,
-       .help = "subtracted from a token's logit for each time it is in the answer",
-       .min = -2,
-       .max = 2},
-      {.name = "presence_penalty",
-       .type = ParamType::kFloat,
-       .default_value = 0.0,
-       .help = "subtracted once from the logit of a token that is in the answer",
-       .min = -2,
-       .max = 2},
-      {.name = "num_samples",
-       .type = ParamType::kInt,
-       .default_value = 1,
-       .help = "answers to each prompt",
-       .min = 1,
-       .max = 1024},
-      {.name = "seed",
-       .type = ParamType::kInt,
-       .default_value = 0,
-       .help = "the same seed gives the same tokens",
-       .min = 0},
-      {.name = "stop",
-       .type = ParamType::kStringList,
-       .default_value = Json::array(),
-       .help = "strings that end the answer"},
-      {.name = "stop_token_ids",
-       .type = ParamType::kIntList,
-       .default_value = Json::array(),
-       .help = "tokens that end the answer"},
-      {.name = "ignore_eos",
-       .type = ParamType::kBool,
-       .default_value = false,
-       .help = "go on past the end-of-sequence token"},
-      {.name = "min_tokens",
-       .type = ParamType::kInt,
-       .default_value = 0,
-       .help = "before these many tokens nothing ends the answer",
-       .min = 0},
-      {.name = "logit_bias",
-       .type = ParamType::kJson,
-       .default_value = nullptr,
-       .help = "added to logits, by token id: {\"42\": -5}"},
-      {.name = "allowed_token_ids",
-       .type = ParamType::kIntList,
-       .default_value = Json::array(),
-       .help = "only these tokens are drawn"},
-      {.name = "forbidden_token_ids",
-       .type = ParamType::kIntList,
-       .default_value = Json::array(),
-       .help = "these tokens are never drawn"},
-      {.name = "logprobs",
-       .type = ParamType::kInt,
-       .default_value = 0,
-       .help = "likeliest alternatives to give with each token",
-       .min = 0,
-       .max = kMostAlternatives},
-      {.name = "prompt_logprobs",
-       .type = ParamType::kInt,
-       .default_value = nullptr,
-       .help = "score the prompt, with so many of the likeliest alternatives at each place",
-       .min = 0,
-       .max = kMostAlternatives}};
-  return specs;
-}
 
 SamplingParams sampling_params_from(const Options& options) {
   SamplingParams p;
@@ -190,7 +85,7 @@ void check_sampling_params(const SamplingParams& p, int64_t vocab_size, const st
   integer("max_tokens", p.max_tokens, 0, std::numeric_limits<int64_t>::max());
   integer("min_tokens", p.min_tokens, 0, p.max_tokens);
   integer("top_k", p.top_k, -1, kManyTokens);
-  integer("num_samples", p.num_samples, 1, 1024);
+  integer("num_samples", p.num_samples, 1, kMostSamples);
   integer("logprobs", p.logprobs, 0, std::min(kMostAlternatives, vocab_size));
   integer("topk_prompt_logprobs", p.topk_prompt_logprobs, 0, std::min(kMostAlternatives, vocab_size));
   for (const auto& stop : p.stop) {

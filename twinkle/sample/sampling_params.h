@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "twinkle/core/registry.h"
+#include "twinkle/sample/sampling_param_specs.h"
 
 namespace twinkle {
 
@@ -40,8 +40,6 @@ struct SamplingParams {
   int64_t topk_prompt_logprobs = 0;  // likeliest alternatives at each place of the prompt
 };
 
-/// The parameters as options, with ranges and help; what `twinkle sample` is given is checked against them.
-const std::vector<ParamSpec>& sampling_param_specs();
 /// From checked options (see sampling_param_specs). invalid_argument for a logit_bias that is not an object
 /// of numbers by token id.
 SamplingParams sampling_params_from(const Options& options);

@@ -1,0 +1,120 @@
+// The parameters of sampling as options: names, types, defaults, ranges and help, in one table. It needs
+// nothing but core/, so that a program that knows them from here does not load what samples.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "twinkle/core/registry.h"
+
+namespace twinkle {
+
+inline constexpr int64_t kMostAlternatives = 1024;
+/// Answers to one prompt are made together, each with its own memory.
+inline constexpr int64_t kMostSamples = 1024;
+
+/// What `twinkle sample` shows in its help, and what it is given is checked against.
+inline const std::vector<ParamSpec>& sampling_param_specs() {
+  static const std::vector<ParamSpec> specs = {
+      {.name = "max_tokens",
+       .type = ParamType::kInt,
+       .default_value = 512,
+       .help = "Most tokens of an answer; 0 only scores the prompt.",
+       .min = 0},
+      {.name = "temperature",
+       .type = ParamType::kFloat,
+       .default_value = 1.0,
+       .help = "0 takes the likeliest token each time (greedy).",
+       .min = 0},
+      {.name = "top_k",
+       .type = ParamType::kInt,
+       .default_value = -1,
+       .help = "Draw among the k likeliest tokens; -1: all.",
+       .min = -1},
+      {.name = "top_p",
+       .type = ParamType::kFloat,
+       .default_value = 1.0,
+       .help = "Draw among the fewest tokens whose probability reaches p.",
+       .min = 0,
+       .max = 1,
+       .exclusive_min = true},
+      {.name = "min_p",
+       .type = ParamType::kFloat,
+       .default_value = 0.0,
+       .help = "Leave out tokens below p times the largest probability.",
+       .min = 0,
+       .max = 1},
+      {.name = "repetition_penalty",
+       .type = ParamType::kFloat,
+       .default_value = 1.0,
+       .help = "Above 1 discourages tokens that were there already.",
+       .min = 0,
+       .exclusive_min = true},
+      {.name = "frequency_penalty",
+       .type = ParamType::kFloat,
+       .default_value = 0.0,
+       .help = "Subtracted from a token's logit for each time it is in the answer.",
+       .min = -2,
+       .max = 2},
+      {.name = "presence_penalty",
+       .type = ParamType::kFloat,
+       .default_value = 0.0,
+       .help = "Subtracted once from the logit of a token that is in the answer.",
+       .min = -2,
+       .max = 2},
+      {.name = "num_samples",
+       .type = ParamType::kInt,
+       .default_value = 1,
+       .help = "Answers to each prompt.",
+       .min = 1,
+       .max = static_cast<double>(kMostSamples)},
+      {.name = "seed",
+       .type = ParamType::kInt,
+       .default_value = 0,
+       .help = "The same seed gives the same answer.",
+       .min = 0},
+      {.name = "stop",
+       .type = ParamType::kStringList,
+       .default_value = Json::array(),
+       .help = "Strings that end an answer."},
+      {.name = "stop_token_ids",
+       .type = ParamType::kIntList,
+       .default_value = Json::array(),
+       .help = "Tokens that end an answer."},
+      {.name = "ignore_eos",
+       .type = ParamType::kBool,
+       .default_value = false,
+       .help = "Go on past the token that ends a turn."},
+      {.name = "min_tokens",
+       .type = ParamType::kInt,
+       .default_value = 0,
+       .help = "Before these many tokens nothing ends an answer.",
+       .min = 0},
+      {.name = "logit_bias",
+       .type = ParamType::kJson,
+       .default_value = nullptr,
+       .help = "Added to logits, by token id: {\"42\": -5}."},
+      {.name = "allowed_token_ids",
+       .type = ParamType::kIntList,
+       .default_value = Json::array(),
+       .help = "Draw these tokens only."},
+      {.name = "forbidden_token_ids",
+       .type = ParamType::kIntList,
+       .default_value = Json::array(),
+       .help = "Never draw these tokens."},
+      {.name = "logprobs",
+       .type = ParamType::kInt,
+       .default_value = 0,
+       .help = "So many of the likeliest tokens at each place of an answer.",
+       .min = 0,
+       .max = static_cast<double>(kMostAlternatives)},
+      {.name = "prompt_logprobs",
+       .type = ParamType::kInt,
+       .default_value = nullptr,
+       .help = "Score the prompt too, with so many of the likeliest tokens at each place.",
+       .min = 0,
+       .max = static_cast<double>(kMostAlternatives)}};
+  return specs;
+}
+
+}  // namespace twinkle
