@@ -19,7 +19,6 @@
 namespace twinkle {
 namespace {
 
-thread_local int tls_index = 0;
 thread_local bool tls_inside = false;
 
 struct Job {
@@ -70,7 +69,7 @@ inline void relax() {
 class Pool {
  public:
   explicit Pool(int size) : size_(size) {
-    for (int i = 1; i < size; ++i) workers_.emplace_back([this, i] { work(i); });
+    for (int i = 1; i < size; ++i) workers_.emplace_back([this] { work(); });
   }
 
   ~Pool() {
@@ -116,8 +115,7 @@ class Pool {
  private:
   static constexpr int kSpins = 3000;
 
-  void work(int index) {
-    tls_index = index;
+  void work() {
     tls_inside = true;
     uint64_t seen = 0;
     for (;;) {
@@ -170,8 +168,6 @@ int wanted_threads() {
 int num_threads() { return wanted_threads(); }
 
 void set_num_threads(int count) { wanted.store(std::max(1, count)); }
-
-int thread_index() { return tls_index; }
 
 void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) {
   if (count <= 0) return;

@@ -17,7 +17,4 @@ void set_num_threads(int count);
 /// blocks of `grain` (>= 1), so uneven work balances. The first exception is rethrown here.
 void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& fn);
 
-/// Index of the calling thread in the pool, 0 .. num_threads()-1; 0 outside a parallel_for.
-int thread_index();
-
 }  // namespace twinkle

@@ -1,14 +1,13 @@
 #include "twinkle/data/dataset.h"
 
-#include <atomic>
 #include <charconv>
 #include <cmath>
-#include <mutex>
 #include <numeric>
 #include <set>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/core/parallel_errors.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/core/suggest.h"
 #include "twinkle/data/dataset_internal.h"
@@ -50,29 +49,20 @@ std::function<void(Row*)> renaming(const Json& names) {
 
 std::map<int64_t, std::string> each_row(int64_t count, BadRows bad_rows,
                                         const std::function<void(int64_t)>& fn) {
+  const auto errors = errors_of_items(
+      count, 16, bad_rows == BadRows::kRaise ? BadItems::kFirst : BadItems::kAll, [&](int64_t i) {
+        try {
+          fn(i);
+        } catch (const Error&) {
+          throw;
+        } catch (const std::bad_alloc&) {
+          throw;
+        } catch (const std::exception& e) {  // a user's own function
+          throw invalid_argument(e.what());
+        }
+      });
   std::map<int64_t, std::string> bad;
-  std::mutex mutex;
-  std::atomic<int64_t> first_bad{count};
-  parallel_for(count, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (bad_rows == BadRows::kRaise && i > first_bad.load(std::memory_order_relaxed)) return;
-      std::string reason;
-      try {
-        fn(i);
-        continue;
-      } catch (const Error& e) {
-        if (e.kind() == ErrorKind::kInternal) throw;
-        reason = e.what();
-      } catch (const std::bad_alloc&) {
-        throw;
-      } catch (const std::exception& e) {  // a user's own function
-        reason = e.what();
-      }
-      const std::lock_guard lock(mutex);
-      bad[i] = reason;
-      if (i < first_bad.load()) first_bad.store(i);
-    }
-  });
+  for (const auto& [i, error] : errors) bad.emplace(i, error.what());
   return bad;
 }
 

@@ -1,14 +1,14 @@
 // What every template can do, made from its encode and decode.
-#include <mutex>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/core/parallel_errors.h"
 #include "twinkle/data/template.h"
 
 namespace twinkle {
 namespace {
 
-std::string in_batch(size_t index, std::string_view message) {
+std::string in_batch(int64_t index, std::string_view message) {
   constexpr std::string_view kPlace = "[template] ";
   if (message.starts_with(kPlace)) message.remove_prefix(kPlace.size());
   return "[template] conversation " + std::to_string(index) + ": " + std::string(message);
@@ -30,22 +30,15 @@ std::vector<InputFeature> Template::truncate(InputFeature whole) const {
 std::vector<std::vector<InputFeature>> Template::batch_encode(
     std::span<const Trajectory> trajectories) const {
   std::vector<std::vector<InputFeature>> out(trajectories.size());
-  // The first bad one is reported, whatever the number of threads.
-  std::mutex mutex;
-  size_t bad = trajectories.size();
-  std::string reason;
-  parallel_for(static_cast<int64_t>(trajectories.size()), 8, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      try {
-        out[i] = encode(trajectories[i]);
-      } catch (const Error& e) {
-        if (e.kind() != ErrorKind::kInvalidArgument) throw;
-        const std::lock_guard lock(mutex);
-        if (i < bad) bad = i, reason = e.what();
-      }
-    }
-  });
-  if (bad < trajectories.size()) throw invalid_argument(in_batch(bad, reason));
+  const auto bad =
+      errors_of_items(static_cast<int64_t>(trajectories.size()), 8, BadItems::kFirst, [&](int64_t i) {
+        const auto at = static_cast<size_t>(i);
+        out[at] = encode(trajectories[at]);
+      });
+  if (!bad.empty()) {
+    const auto& [i, error] = *bad.begin();
+    throw Error(error.kind(), in_batch(i, error.what()));
+  }
   return out;
 }
 

@@ -1,11 +1,9 @@
 #include "twinkle/text/tokenizer_batch.h"
 
 #include <algorithm>
-#include <mutex>
-#include <optional>
 
 #include "twinkle/core/error.h"
-#include "twinkle/core/parallel.h"
+#include "twinkle/core/parallel_errors.h"
 
 namespace twinkle {
 namespace {
@@ -25,22 +23,13 @@ bool left_side(std::string side, const Tokenizer& tokenizer, const char* key) {
 std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, std::span<const std::string> texts,
                                                const EncodeOptions& options) {
   std::vector<std::vector<int32_t>> rows(texts.size());
-  std::mutex mutex;
-  std::optional<std::pair<size_t, Error>> failed;  // of the lowest index, whichever thread comes first
-  parallel_for(static_cast<int64_t>(texts.size()), 8, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      try {
-        rows[i] = tokenizer.encode(texts[i], options);
-      } catch (const Error& error) {
-        const std::lock_guard lock(mutex);
-        if (!failed || i < failed->first) failed.emplace(i, error);
-        return;
-      }
-    }
+  const auto bad = errors_of_items(static_cast<int64_t>(texts.size()), 8, BadItems::kFirst, [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    rows[at] = tokenizer.encode(texts[at], options);
   });
-  if (failed) {
-    throw Error(failed->second.kind(),
-                "[tokenizer] text " + std::to_string(failed->first) + ": " + failed->second.what());
+  if (!bad.empty()) {
+    const auto& [i, error] = *bad.begin();
+    throw Error(error.kind(), "[tokenizer] text " + std::to_string(i) + ": " + error.what());
   }
   return rows;
 }
