@@ -293,8 +293,14 @@ std::shared_ptr<const ToolCallParser> tool_call_parser(std::string_view name) {
 }
 
 std::string detect_tool_call_parser(std::string_view text) {
-  for (const char* name : {"hermes_qwen", "cline", "vcp", "react", "dsml", "mistral", "llama3_json"}) {
-    if (!parse_tool_calls(*tool_call_parser(name), text).calls.empty()) return name;
+  std::vector<std::pair<std::shared_ptr<const ToolCallParser>, std::string>> parsers;
+  for (const ComponentInfo* info : Catalog::instance().of_kind(ToolCallParser::kKind))
+    parsers.emplace_back(tool_call_parser(info->name), info->name);
+  std::stable_sort(parsers.begin(), parsers.end(), [](const auto& a, const auto& b) {
+    return a.first->search_order() < b.first->search_order();
+  });
+  for (const auto& [parser, name] : parsers) {
+    if (!parse_tool_calls(*parser, text).calls.empty()) return name;
   }
   return "";
 }

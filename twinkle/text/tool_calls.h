@@ -48,6 +48,9 @@ class ToolCallParser {
   virtual ToolCallPiece next(std::string_view text, const Position& position) const = 0;
   /// A call that has begun becomes complete only with one of these bytes, or at the end.
   virtual std::string_view closers() const = 0;
+  /// Where the format has to be found out, parsers look in ascending order: those whose marks nothing else
+  /// writes come before those that ordinary text may resemble.
+  virtual int search_order() const { return 100; }
   /// The result of a tool inside of a user's message, where the format writes it so.
   virtual std::optional<std::string> extract_tool_result(std::string_view) const { return std::nullopt; }
 };
@@ -91,9 +94,7 @@ ParsedReply parse_reply(const ToolCallParser& parser, std::string_view text);
 
 /// not_found with the nearest name.
 std::shared_ptr<const ToolCallParser> tool_call_parser(std::string_view name);
-/// The first parser that finds a call, in the order hermes_qwen, cline, vcp, react, dsml, mistral,
-/// llama3_json;
-/// "" when none does.
+/// The first parser that finds a call, in their search_order(); "" when none does.
 std::string detect_tool_call_parser(std::string_view text);
 
 /// {"role": "assistant", "content", "reasoning_content"?, "tool_calls"?} in OpenAI's form: arguments are JSON
@@ -123,6 +124,13 @@ ToolCall broken(std::string problem);
 ToolCall from_object(const Json& value);
 /// Of a value or a list of them.
 std::vector<ToolCall> from_value(const Json& value);
+
+/// The entry of a parser without options.
+template <class T>
+Registry<ToolCallParser>::Add add(std::string name, std::string help) {
+  return {{.name = std::move(name), .help = std::move(help)},
+          [](const Options&) { return std::make_unique<T>(); }};
+}
 
 }  // namespace tool_calls
 }  // namespace twinkle

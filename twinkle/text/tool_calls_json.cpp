@@ -27,6 +27,7 @@ class HermesQwenParser : public ToolCallParser {
     return markup_call(text, body, last);
   }
   std::string_view closers() const override { return ">}]"; }
+  int search_order() const override { return 10; }
 
  private:
   static constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>";
@@ -174,6 +175,7 @@ class MistralParser : public ToolCallParser {
     return call_piece(text, end, {std::move(call)});
   }
   std::string_view closers() const override { return "}]"; }
+  int search_order() const override { return 60; }
 
  private:
   static constexpr std::string_view kOpen = "[TOOL_CALLS]";
@@ -195,6 +197,7 @@ class Llama3JsonParser : public ToolCallParser {
     return calls(text, body, last);
   }
   std::string_view closers() const override { return "}"; }
+  int search_order() const override { return 70; }
 
  private:
   static constexpr std::string_view kTag = "<|python_tag|>";
@@ -231,12 +234,6 @@ class Llama3JsonParser : public ToolCallParser {
     return call_piece(text, done, std::move(out));
   }
 };
-
-template <class T>
-Registry<ToolCallParser>::Add add(std::string name, std::string help) {
-  return {{.name = std::move(name), .help = std::move(help)},
-          [](const Options&) { return std::make_unique<T>(); }};
-}
 
 const auto kHermes = add<HermesQwenParser>(
     "hermes_qwen", "<tool_call> around {\"name\", \"arguments\"} or <function=NAME> (Hermes, Qwen).");

@@ -67,6 +67,7 @@ class ClineParser : public ToolCallParser {
     return loosely(text, call.name, close, last);
   }
   std::string_view closers() const override { return ">"; }
+  int search_order() const override { return 20; }
 
   std::optional<std::string> extract_tool_result(std::string_view text) const override {
     if (!text.starts_with('[')) return std::nullopt;
@@ -183,6 +184,7 @@ class VcpParser : public ToolCallParser {
     return call_piece(text, at, {std::move(call)}, closed);
   }
   std::string_view closers() const override { return ">"; }
+  int search_order() const override { return 30; }
 
  private:
   static constexpr std::string_view kOpen = "<<<[TOOL_REQUEST]>>>", kClose = "<<<[END_TOOL_REQUEST]>>>";
@@ -257,6 +259,7 @@ class ReactParser : public ToolCallParser {
     return call_piece(text, stop, {std::move(call)});
   }
   std::string_view closers() const override { return "]}\n:"; }
+  int search_order() const override { return 40; }
 
  private:
   static constexpr std::string_view kAction = "Action:", kInput = "Action Input:";
@@ -330,6 +333,7 @@ class DsmlParser : public ToolCallParser {
     return call_piece(text, text.size(), std::move(calls), false);
   }
   std::string_view closers() const override { return ">"; }
+  int search_order() const override { return 50; }
 
  private:
   static constexpr std::array<std::string_view, 2> kOpens = {"<｜DSML｜tool_calls>",
@@ -366,12 +370,6 @@ class DsmlParser : public ToolCallParser {
     }
   }
 };
-
-template <class T>
-Registry<ToolCallParser>::Add add(std::string name, std::string help) {
-  return {{.name = std::move(name), .help = std::move(help)},
-          [](const Options&) { return std::make_unique<T>(); }};
-}
 
 const auto kCline =
     add<ClineParser>("cline", "<tool><key>value</key></tool> in plain text (Cline, OpenClaw).");
