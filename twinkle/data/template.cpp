@@ -22,10 +22,16 @@ const RegisterTemplate kRegistered{{.name = "Template",
                                     .help = "The chat template of the model (or a given one) over its "
                                             "tokenizer, with labels on the assistant turns.",
                                     .params = template_params()},
-                                   [](std::shared_ptr<const Tokenizer> tokenizer,
-                                      const TemplateOptions& options) -> std::unique_ptr<Template> {
-                                     return std::make_unique<GeneralTemplate>(std::move(tokenizer), options);
-                                   }};
+                                   template_factory<GeneralTemplate>()};
+
+struct Entry {
+  TemplateFactory factory;
+  std::function<bool(const ModelHints&)> suits;
+};
+
+const Entry& entry(const std::string& name) {
+  return std::any_cast<const Entry&>(Catalog::instance().factory(Template::kKind, name));
+}
 
 }  // namespace
 
@@ -88,26 +94,24 @@ std::string template_name_for(const std::string& model_path) {
   // Upstream goes by the name alone, which also covers a tokenizer without its model.
   std::filesystem::path path(model_path);
   if (path.filename().empty()) path = path.parent_path();
-  const std::string name = lower(path.filename().string());
-  const auto either = [&](std::string_view in_type, std::string_view in_name) {
-    return type.starts_with(in_type) || (type.empty() && name.find(in_name) != std::string::npos);
-  };
-  if (either("qwen3_5", "qwen3.5") || type.starts_with("qwen35") || name.find("qwen3.6") != std::string::npos)
-    return "Qwen3_5Template";
-  if (either("deepseek_v4", "deepseek-v4") || type == "deepseek4") return "DeepseekV4Template";
+  const ModelHints model{type, lower(path.filename().string())};
+  for (const ComponentInfo* info : Catalog::instance().of_kind(Template::kKind)) {
+    const auto& suits = entry(info->name).suits;
+    if (suits && suits(model)) return info->name;
+  }
   return "Template";
 }
 
-RegisterTemplate::RegisterTemplate(ComponentInfo info, TemplateFactory factory) {
+RegisterTemplate::RegisterTemplate(ComponentInfo info, TemplateFactory factory,
+                                   std::function<bool(const ModelHints&)> suits) {
   info.kind = std::string(Template::kKind);
-  Catalog::instance().add(std::move(info), std::move(factory));
+  Catalog::instance().add(std::move(info), Entry{std::move(factory), std::move(suits)});
 }
 
 std::unique_ptr<Template> make_template(const std::string& name, std::shared_ptr<const Tokenizer> tokenizer,
                                         const TemplateOptions& options) {
   if (tokenizer == nullptr) throw invalid_argument("[template] a template needs a tokenizer");
-  const std::any& factory = Catalog::instance().factory(Template::kKind, name.empty() ? "Template" : name);
-  return std::any_cast<const TemplateFactory&>(factory)(std::move(tokenizer), options);
+  return entry(name.empty() ? "Template" : name).factory(std::move(tokenizer), options);
 }
 
 }  // namespace twinkle

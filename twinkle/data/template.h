@@ -90,17 +90,37 @@ class Template {
 using TemplateFactory =
     std::function<std::unique_ptr<Template>(std::shared_ptr<const Tokenizer>, const TemplateOptions&)>;
 
-/// static const RegisterTemplate registered{{.name = "MyTemplate", ...}, [](auto tokenizer, const auto&
-/// options) {...}};
+/// Of a class that is made from a tokenizer and options.
+template <class T>
+TemplateFactory template_factory() {
+  return [](std::shared_ptr<const Tokenizer> tokenizer, const TemplateOptions& options) {
+    return std::make_unique<T>(std::move(tokenizer), options);
+  };
+}
+
+/// What is known of a model before it is read, in small letters: the type in its config.json or .gguf file
+/// ("" when there is none), and the last part of its path.
+struct ModelHints {
+  std::string type, name;
+  /// The type begins so, or there is no type and the name has that in it.
+  bool is(std::string_view in_type, std::string_view in_name) const {
+    return type.starts_with(in_type) || (type.empty() && name.find(in_name) != std::string::npos);
+  }
+};
+
+/// static const RegisterTemplate registered{{.name = "MyTemplate", ...}, template_factory<MyTemplate>(),
+///                                          [](const ModelHints& model) { return model.is("my", "my"); }};
+/// `suits` says which models want the template; without it none does by itself.
 struct RegisterTemplate {
-  RegisterTemplate(ComponentInfo info, TemplateFactory factory);
+  RegisterTemplate(ComponentInfo info, TemplateFactory factory,
+                   std::function<bool(const ModelHints&)> suits = nullptr);
 };
 
 /// TemplateOptions as parameters, for help and checking.
 std::vector<ParamSpec> template_params();
 
 /// The template that a model wants, by its config.json (model_type), the metadata of a .gguf file, or its
-/// name: Qwen3_5Template for Qwen3.5 and 3.6, DeepseekV4Template, else Template.
+/// name: the registered one that says so, else Template.
 std::string template_name_for(const std::string& model_path);
 
 /// The registered template `name` ("" picks the general one) over a tokenizer.

@@ -178,25 +178,24 @@ class DeepseekV4Template final : public GeneralTemplate {
   }
 };
 
-template <class T>
-TemplateFactory factory() {
-  return [](std::shared_ptr<const Tokenizer> tokenizer,
-            const TemplateOptions& options) -> std::unique_ptr<Template> {
-    return std::make_unique<T>(std::move(tokenizer), options);
-  };
-}
-
 const RegisterTemplate kQwen35{{.name = "Qwen3_5Template",
                                 .help = "Qwen3.5 and 3.6: the model's chat template with its faults around "
                                         "</think> and tool results mended.",
                                 .params = template_params()},
-                               factory<Qwen35Template>()};
+                               template_factory<Qwen35Template>(),
+                               [](const ModelHints& model) {
+                                 return model.is("qwen3_5", "qwen3.5") || model.type.starts_with("qwen35") ||
+                                        model.name.find("qwen3.6") != std::string::npos;
+                               }};
 const RegisterTemplate kDeepseek{
     {.name = "DeepseekV4Template",
      .help = "DeepSeek-V4, which comes without a chat template: DSML tool calls, thinking, tasks, "
              "reasoning_effort.",
      .params = template_params()},
-    factory<DeepseekV4Template>()};
+    template_factory<DeepseekV4Template>(),
+    [](const ModelHints& model) {
+      return model.is("deepseek_v4", "deepseek-v4") || model.type == "deepseek4";
+    }};
 
 }  // namespace
 }  // namespace twinkle
