@@ -3,25 +3,15 @@
 #include <cmath>
 
 #include "twinkle/core/error.h"
+#include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/unicode.h"
 
 namespace twinkle {
 namespace {
 
-std::string base64(std::string_view bytes) {
-  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t word = 0;
-    for (size_t k = 0; k < 3; ++k)
-      word = word << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
-    for (size_t k = 0; k < 4; ++k)
-      out.push_back(i + k > bytes.size() ? '=' : kDigits[word >> (18 - 6 * k) & 63u]);
-  }
-  return out;
+Json text_of(std::string_view bytes) {
+  return unicode::is_valid(bytes) ? std::string(bytes) : tokenizer::encode_base64(bytes);
 }
-
-Json text_of(std::string_view bytes) { return unicode::is_valid(bytes) ? std::string(bytes) : base64(bytes); }
 
 template <class T>
 Json number(const arrow::Array& array, int64_t index) {
