@@ -38,9 +38,4 @@ struct InputFeature {
   }
 };
 
-/// One preference pair, ready for the model.
-struct PreferencePair {
-  InputFeature chosen, rejected;
-};
-
 }  // namespace twinkle

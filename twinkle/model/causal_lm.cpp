@@ -533,13 +533,6 @@ void CausalLM::keep_rows(int64_t rows, const nn::LoraBinding* lora) {
   for (auto& saved : state.saved) saved.keep_rows(computed);
 }
 
-void CausalLM::backward_hidden(const at::Tensor& dhidden_TK) {
-  Impl& m = *impl_;
-  TW_CHECK(m.state != nullptr && m.state->options.for_backward,
-           "backward_hidden() needs forward(for_backward)");
-  m.backward_body(dhidden_TK);
-}
-
 void CausalLM::Impl::backward_body(const at::Tensor& given_TK) {
   State& s = *state;
   // Rows that are shared go backward either as those of each sequence or, added up, as one.

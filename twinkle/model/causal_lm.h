@@ -92,8 +92,6 @@ class CausalLM {
   /// or whose coefficients were known). Call once after each forward for backward.
   void backward(std::span<const ScoreGradient> gradients);
   void backward(const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S = {});
-  /// Backward from d(hidden) [T, hidden] (embedding heads).
-  void backward_hidden(const at::Tensor& dhidden_TK);
   /// Releases what the pass kept.
   void finish();
 
