@@ -7,11 +7,10 @@
 #include <limits>
 
 #include "twinkle/core/error.h"
-#include "twinkle/text/tokenizer_bpe.h"
 #include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_fields.h"
+#include "twinkle/text/tokenizer_lattice.h"
 #include "twinkle/text/tokenizer_model.h"
-#include "twinkle/text/unicode.h"
 
 namespace twinkle::tokenizer {
 namespace {
@@ -52,56 +51,29 @@ class Unigram : public Model {
     size_t bytes = 0;
     for (const auto& [text, score] : pieces_) bytes += text.size();
     vocab_.reserve(pieces_.size(), bytes);
-    ends_.push_back(-1);
     int32_t id = 0;
     for (const auto& [text, score] : pieces_) {
       vocab_.add(text, id++);
       scores_.push_back(as_package_reads(score));
       min_score_ = std::min(min_score_, scores_.back());
-      add_path(text);
     }
-    for (const auto& e : vocab_.entries()) ends_[static_cast<size_t>(walk(vocab_.text(e)))] = e.id;
+    for (const auto& e : vocab_.entries()) trie_.add(vocab_.text(e), e.id);
     for (int b = 0; b < 256; ++b) byte_tokens_[b] = vocab_.find(byte_token(static_cast<unsigned char>(b)));
   }
 
   int64_t vocab_count() const override { return static_cast<int64_t>(pieces_.size()); }
 
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
-    struct Node {
-      double score = 0;
-      uint32_t start = UINT32_MAX;
-      int32_t id = 0;
-    };
-    std::vector<Node> best(text.size() + 1);
-    const double unknown_score = min_score_ - kUnknownPenalty;
-    for (size_t at = 0; at < text.size();) {
-      const double here = best[at].score;
-      const size_t one = unicode::char_bytes(text[at]);
-      bool single = false;
-      const auto offer = [&](size_t end, double score, int32_t id) {
-        Node& node = best[end];
-        if (node.start == UINT32_MAX || score > node.score) node = {score, static_cast<uint32_t>(at), id};
-      };
-      int32_t state = 0;
-      for (size_t end = at; end < text.size();) {
-        state = trie_.find(state, static_cast<unsigned char>(text[end])).id;
-        ++end;
-        if (state < 0) break;
-        const int32_t id = ends_[static_cast<size_t>(state)];
-        if (id < 0) continue;
-        offer(end, scores_[static_cast<size_t>(id)] + here, id);
-        if (end - at == one) single = true;
-      }
-      if (!single) {
-        if (unk_id_ < 0)
-          throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
-        offer(at + one, unknown_score + here, static_cast<int32_t>(unk_id_));
-      }
-      at += one;
-    }
+    const auto best = best_steps<double>(
+        trie_, text, [this](int32_t id, size_t) { return scores_[static_cast<size_t>(id)]; },
+        [this] {
+          if (unk_id_ < 0)
+            throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
+          return std::pair(min_score_ - kUnknownPenalty, static_cast<int32_t>(unk_id_));
+        });
     std::vector<Token> path;
     for (size_t end = text.size(); end > 0;) {
-      const Node& node = best[end];
+      const auto& node = best[end];
       const bool unknown = node.id == unk_id_;
       if (unknown && !path.empty() && path.back().id == unk_id_ && path.back().begin == end) {
         path.back().begin = node.start;
@@ -140,32 +112,12 @@ class Unigram : public Model {
     for (const char b : piece) out.push_back({byte_tokens_[static_cast<unsigned char>(b)], t.begin, t.end});
   }
 
-  void add_path(std::string_view text) {
-    int32_t state = 0;
-    for (const char c : text) {
-      const auto byte = static_cast<unsigned char>(c);
-      int32_t next = trie_.find(state, byte).id;
-      if (next < 0) {
-        next = static_cast<int32_t>(ends_.size());
-        ends_.push_back(-1);
-        trie_.add(state, byte, 0, next);
-      }
-      state = next;
-    }
-  }
-  int32_t walk(std::string_view text) const {
-    int32_t state = 0;
-    for (const char c : text) state = trie_.find(state, static_cast<unsigned char>(c)).id;
-    return state;
-  }
-
   std::vector<std::pair<std::string, double>> pieces_;
   std::vector<double> scores_;
   int64_t unk_id_;
   bool byte_fallback_;
   double min_score_ = std::numeric_limits<double>::infinity();
-  MergeTable trie_;            // (state, byte) -> state
-  std::vector<int32_t> ends_;  // id of the piece that ends in a state, or -1
+  PieceTrie trie_;
   int32_t byte_tokens_[256];
 };
 
