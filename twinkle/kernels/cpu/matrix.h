@@ -6,18 +6,14 @@
 
 namespace twinkle::ops::cpu {
 
-void lora_shrink(const at::Tensor& x_TK, const LoraBatch& lora, at::Tensor& low_TR);
-void linear(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bias_N, const LoraBatch* lora,
-            const at::Tensor& low_TR, at::Tensor& y_TN);
-void lora_shrink_backward(const at::Tensor& dy_TN, const LoraBatch& lora, at::Tensor& dlow_TR);
-void linear_backward_input(const at::Tensor& dy_TN, const PackedMatrix& w, const LoraBatch* lora,
-                           const at::Tensor& dlow_TR, at::Tensor& dx_TK, bool accumulate);
-void lora_backward_input(const at::Tensor& dlow_TR, const LoraBatch& lora, at::Tensor& dx_TK);
-void lora_weight_grad(const at::Tensor& x_TK, const at::Tensor& low_TR, const at::Tensor& dy_TN,
-                      const at::Tensor& dlow_TR, const LoraBatch& lora);
-void linear_weight_grad(const at::Tensor& dy_TN, const at::Tensor& x_TK, std::span<const RowRange> order,
-                        PackedMatrix& grad);
-void bias_grad(const at::Tensor& dy_TN, std::span<const RowRange> order, at::Tensor& dbias_N);
+decltype(ops::lora_shrink) lora_shrink;
+decltype(ops::linear) linear;
+decltype(ops::lora_shrink_backward) lora_shrink_backward;
+decltype(ops::linear_backward_input) linear_backward_input;
+decltype(ops::lora_backward_input) lora_backward_input;
+decltype(ops::lora_weight_grad) lora_weight_grad;
+decltype(ops::linear_weight_grad) linear_weight_grad;
+decltype(ops::bias_grad) bias_grad;
 
 /// The spans of a batch that have an adapter, ascending by row, as low-rank steps with B (forward) or A
 /// (backward).
