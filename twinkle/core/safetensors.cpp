@@ -11,6 +11,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/json.h"
+#include "twinkle/core/list_text.h"
 
 namespace twinkle {
 
@@ -156,12 +157,6 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 };
 
 std::string place_of(std::string_view where) { return "[safetensors] '" + std::string(where) + "': "; }
-
-std::string shape_text(const std::vector<uint64_t>& shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
 
 SafeTensor check_entry(const HeaderEvents& events, const Entry& entry, uint64_t data_bytes) {
   const std::string what = "tensor '" + entry.name + "'";

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "twinkle/core/list_text.h"
+
 namespace twinkle {
 namespace {
 
@@ -49,8 +51,7 @@ std::string nearest_name(std::string_view given, std::span<const std::string> kn
 std::string did_you_mean(std::string_view given, std::span<const std::string> known) {
   if (const std::string near = nearest_name(given, known); !near.empty())
     return " (did you mean '" + near + "'?)";
-  std::string list;
-  for (const auto& name : known) list += (list.empty() ? "" : ", ") + name;
+  const std::string list = joined(known);
   return list.empty() ? "" : " (known: " + list + ")";
 }
 

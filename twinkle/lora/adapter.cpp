@@ -10,6 +10,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/gguf.h"
+#include "twinkle/core/list_text.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/core/safetensors.h"
 #include "twinkle/core/written_files.h"
@@ -90,20 +91,6 @@ std::string a_name(const LoraModule& m) {
 }
 std::string b_name(const LoraModule& m) {
   return kPrefix + m.name + (m.linear < 0 ? ".lora_embedding_B" : ".lora_B.weight");
-}
-
-std::string shape_text(at::IntArrayRef shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
-
-std::string first_few(const std::vector<std::string>& items) {
-  constexpr size_t kShown = 5;
-  std::string out;
-  for (size_t i = 0; i < std::min(items.size(), kShown); ++i) out += (i ? ", " : "") + items[i];
-  if (items.size() > kShown) out += " and " + std::to_string(items.size() - kShown) + " more";
-  return out;
 }
 
 at::Tensor read_tensor(const SafeTensor& tensor, const std::string& path) {

@@ -3,28 +3,10 @@
 #include <set>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/list_text.h"
 #include "twinkle/model/weight_source.h"
 
 namespace twinkle {
-namespace {
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
-
-// "a, b, c and 7 more"
-std::string first_few(const std::vector<std::string>& items) {
-  constexpr size_t kShown = 5;
-  std::string out;
-  for (size_t i = 0; i < std::min(items.size(), kShown); ++i) out += (i ? ", " : "") + items[i];
-  if (items.size() > kShown) out += " and " + std::to_string(items.size() - kShown) + " more";
-  return out;
-}
-
-}  // namespace
-
 std::vector<WeightInfo> expected_weights(const ModelConfig& config) {
   std::vector<WeightInfo> out;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape) {

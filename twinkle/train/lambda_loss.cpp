@@ -4,17 +4,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/list_text.h"
 
 namespace twinkle {
 namespace {
 
 at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().set_requires_grad(true); }
-
-std::string shape_text(const at::Tensor& x) {
-  std::string text = "[";
-  for (int64_t i = 0; i < x.dim(); ++i) text += (i > 0 ? ", " : "") + std::to_string(x.size(i));
-  return text + "]";
-}
 
 }  // namespace
 
@@ -28,7 +23,7 @@ LossOutput LambdaLoss::operator()(const LossInput& in) const {
   const at::Tensor value = fn_(logprob, given);
   if (!value.defined() || value.numel() != 1) {
     throw invalid_argument("[LambdaLoss] the function must return one number, got " +
-                           (value.defined() ? "a tensor of shape " + shape_text(value) : "nothing"));
+                           (value.defined() ? "a tensor of shape " + shape_text(value.sizes()) : "nothing"));
   }
   LossOutput out;
   const auto num_sequences = static_cast<size_t>(in.num_sequences());

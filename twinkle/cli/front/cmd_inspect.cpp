@@ -8,6 +8,7 @@
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/gguf.h"
+#include "twinkle/core/list_text.h"
 #include "twinkle/core/safetensors.h"
 #include "twinkle/core/units.h"
 
@@ -15,12 +16,6 @@ namespace twinkle::cli {
 namespace {
 
 using Lines = std::vector<std::pair<std::string, std::string>>;
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string out = "[";
-  for (const int64_t size : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(size);
-  return out + "]";
-}
 
 // A value cut to a line.
 std::string brief(const Json& value, size_t limit = 72) {
