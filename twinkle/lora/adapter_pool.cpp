@@ -11,8 +11,10 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/core/list_text.h"
 #include "twinkle/core/safetensors.h"
 #include "twinkle/core/suggest.h"
+#include "twinkle/lora/adapter_copies.h"
 
 namespace twinkle {
 namespace {
@@ -27,30 +29,6 @@ std::string last_component(const std::string& module) { return module.substr(mod
 
 bool listed(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
-}
-
-std::string joined(const std::vector<std::string>& items) {
-  std::string out;
-  for (const auto& item : items) out += (out.empty() ? "" : ", ") + item;
-  return out;
-}
-
-at::Tensor copy_of(const at::Tensor& x) {
-  at::Tensor out = at::empty_like(x);
-  out.copy_(x);
-  return out;
-}
-
-Parameter copy_of(const Parameter& from) {
-  Parameter copy = from;
-  if (from.is_matrix()) {
-    copy.matrix = ops::PackedMatrix::zeros_like(from.matrix, from.matrix.dtype());
-    at::Tensor storage = copy.matrix.storage();
-    storage.copy_(from.matrix.storage());
-  } else {
-    copy.vector = copy_of(from.vector);
-  }
-  return copy;
 }
 
 // What state may be made of.
@@ -363,14 +341,8 @@ std::shared_ptr<const AdapterSnapshot> AdapterPool::snapshot(const std::string& 
   auto fresh = std::make_shared<AdapterSnapshot>();
   fresh->name = name;
   fresh->config = from.adapter->config();
-  fresh->modules = from.adapter->modules();
-  for (auto& module : fresh->modules) module.slot.da_rK = module.slot.db_Nr = at::Tensor();
-  for (const auto& [module, parameter] : from.adapter->saved_modules()) {
-    Parameter& whole = fresh->saved_modules[module];
-    whole.name = parameter.name;
-    whole.matrix = parameter.matrix;
-    whole.vector = parameter.vector;
-  }
+  fresh->modules = modules_without_gradients(*from.adapter);
+  fresh->saved_modules = saved_without_gradients(*from.adapter);
   const std::lock_guard lock(versions_mutex_);
   if (from.version == 0) from.version = next_version_++;
   fresh->version = from.version;
@@ -395,8 +367,12 @@ void AdapterPool::before_update(const std::string& name) {
   // Written out, the snapshot has the memory for itself.
   if (const auto held = changing.snapshot.lock(); held && changing.resident()) {
     Adapter& adapter = *changing.adapter;
-    adapter.set_values(copy_of(adapter.values()));
-    for (auto& [module, parameter] : adapter.saved_modules()) parameter = copy_of(parameter);
+    adapter.set_values(own_copy(adapter.values()));
+    for (auto& [module, parameter] : adapter.saved_modules()) {
+      Parameter own = own_copy(parameter);
+      parameter.matrix = std::move(own.matrix);
+      parameter.vector = std::move(own.vector);
+    }
   }
   changing.snapshot.reset();
   changing.version = 0;

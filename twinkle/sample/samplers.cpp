@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "twinkle/core/error.h"
+#include "twinkle/lora/adapter_copies.h"
 #include "twinkle/sample/generate.h"
 #include "twinkle/sample/weight_receiver.h"
 
@@ -14,23 +15,9 @@ std::shared_ptr<const AdapterSnapshot> copy_of(const std::string& name, const Ad
   auto out = std::make_shared<AdapterSnapshot>();
   out->name = name;
   out->config = adapter.config();
-  for (const auto& module : adapter.modules()) {
-    LoraModule copy = module;
-    copy.slot.a_rK = module.slot.a_rK.clone();
-    copy.slot.b_Nr = module.slot.b_Nr.clone();
-    copy.slot.da_rK = copy.slot.db_Nr = at::Tensor();
-    out->modules.push_back(std::move(copy));
-  }
-  for (const auto& [module, parameter] : adapter.saved_modules()) {
-    Parameter copy;
-    copy.name = parameter.name;
-    if (parameter.is_matrix()) {
-      copy.matrix = ops::PackedMatrix::pack(parameter.matrix.unpack(), parameter.matrix.dtype());
-    } else {
-      copy.vector = parameter.vector.clone();
-    }
-    out->saved_modules.emplace(module, std::move(copy));
-  }
+  out->modules = modules_without_gradients(adapter);
+  out->saved_modules = saved_without_gradients(adapter);
+  make_own(out->modules, out->saved_modules);
   return out;
 }
 

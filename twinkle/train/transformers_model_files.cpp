@@ -1,12 +1,12 @@
 // What TransformersModel writes and reads: checkpoints, weights, its own description.
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <filesystem>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/kernels/isa.h"
+#include "twinkle/lora/adapter_copies.h"
 #include "twinkle/model/save.h"
 #include "twinkle/text/tokenizer_save.h"
 #include "twinkle/train/transformers_model.h"
@@ -15,39 +15,6 @@ namespace twinkle {
 namespace {
 
 namespace fs = std::filesystem;
-
-// By one thread and without torch's pool: the training loop has both.
-at::Tensor plain_copy(const at::Tensor& x) {
-  const at::Tensor host = x.cpu().contiguous();
-  at::Tensor copy = at::empty(host.sizes(), host.options());
-  std::memcpy(copy.mutable_data_ptr(), host.const_data_ptr(), static_cast<size_t>(host.nbytes()));
-  return copy;
-}
-
-Parameter plain_copy(const Parameter& from) {
-  Parameter copy;
-  copy.name = from.name;
-  if (!from.is_matrix()) {
-    copy.vector = plain_copy(from.vector);
-    return copy;
-  }
-  copy.matrix = ops::PackedMatrix::zeros_like(from.matrix, from.matrix.dtype());
-  at::Tensor storage = copy.matrix.storage();
-  std::memcpy(storage.mutable_data_ptr(), from.matrix.storage().cpu().const_data_ptr(),
-              static_cast<size_t>(storage.nbytes()));
-  return copy;
-}
-
-Adapter copy_of(const Adapter& adapter) {
-  Adapter copy = adapter;
-  for (auto& module : copy.modules()) {
-    module.slot.a_rK = plain_copy(module.slot.a_rK);
-    module.slot.b_Nr = plain_copy(module.slot.b_Nr);
-    module.slot.da_rK = module.slot.db_Nr = at::Tensor();
-  }
-  for (auto& [name, parameter] : copy.saved_modules()) parameter = plain_copy(parameter);
-  return copy;
-}
 
 // Values of `from` into the group's adapter, by name. Nothing has changed after an error.
 void copy_values(TrainGroup& group, std::vector<Adapter::Trained> from, const std::string& directory) {
@@ -155,9 +122,10 @@ std::optional<std::string> TransformersModel::save(const CheckpointOptions& opti
   }
   // The weights change only at the next step, which waits until the copies below are made.
   writer_.start([=, live = g.adapter()](const std::function<void()>& done_reading) {
-    const Adapter adapter = copy_of(*live);
+    Adapter adapter = *live;
+    make_own(adapter.modules(), adapter.saved_modules());
     auto copies = optimizer;
-    for (auto& entry : copies) entry.value = plain_copy(entry.value);
+    for (auto& entry : copies) entry.value = own_copy(entry.value.cpu());
     done_reading();
     write_checkpoint(path, state, copies, [&](const std::string& directory) { adapter.save(directory); });
     prune_checkpoints(options.output_dir, options.save_total_limit, path);
