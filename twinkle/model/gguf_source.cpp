@@ -11,6 +11,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/gguf.h"
 #include "twinkle/model/config_reader.h"
+#include "twinkle/model/named_source.h"
 
 namespace twinkle {
 namespace {
@@ -165,7 +166,13 @@ std::string hugging_face_name(const std::string& name) {
   return "model.layers." + layer + "." + it->second + suffix;
 }
 
-class GgufSource : public WeightSource {
+struct GgufEntry {
+  WeightInfo info;
+  const GgufTensor* tensor;
+  int64_t rotary_dim;  // rows are interleaved per head of this size; 0: they are not
+};
+
+class GgufSource : public NamedSource<GgufEntry> {
  public:
   GgufSource(std::shared_ptr<const GgufFile> file, std::string where, const Json& config)
       : file_(std::move(file)), where_(std::move(where)) {
@@ -175,9 +182,10 @@ class GgufSource : public WeightSource {
     const int64_t head_dim = config["head_dim"].get<int64_t>();
     for (const auto& tensor : file_->tensors()) {
       if (tensor.name == "rope_freqs.weight") continue;  // read into the config
-      Entry entry{{hugging_face_name(tensor.name), tensor.shape, std::string(ggml_type_name(tensor.type))},
-                  &tensor,
-                  0};
+      GgufEntry entry{
+          {hugging_face_name(tensor.name), tensor.shape, std::string(ggml_type_name(tensor.type))},
+          &tensor,
+          0};
       const auto is = [&](const char* part) { return entry.info.name.find(part) != std::string::npos; };
       const int64_t count = is(".self_attn.q_proj.") ? heads : is(".self_attn.k_proj.") ? kv_heads : 0;
       if (llama && count > 0 && tensor.shape[0] == count * head_dim) entry.rotary_dim = head_dim;
@@ -188,19 +196,8 @@ class GgufSource : public WeightSource {
     }
   }
 
-  std::vector<WeightInfo> tensors() const override {
-    std::vector<WeightInfo> out;
-    for (const auto& [name, entry] : tensors_) out.push_back(entry.info);
-    return out;
-  }
-
-  const WeightInfo* find(const std::string& name) const override {
-    const auto it = tensors_.find(name);
-    return it == tensors_.end() ? nullptr : &it->second.info;
-  }
-
   void read_rows(const std::string& name, int64_t row_begin, int64_t row_end, float* out) const override {
-    const Entry& entry = tensors_.at(name);
+    const GgufEntry& entry = tensors_.at(name);
     const GgufTensor& tensor = *entry.tensor;
     if (tensor.shape.size() == 1) {
       const int64_t n = tensor.shape[0];
@@ -228,12 +225,6 @@ class GgufSource : public WeightSource {
   std::string where() const override { return where_; }
 
  private:
-  struct Entry {
-    WeightInfo info;
-    const GgufTensor* tensor;
-    int64_t rotary_dim;  // rows are interleaved per head of this size; 0: they are not
-  };
-
   // Rotate-half pairs (i, i + dim/2) lie at (2i, 2i + 1) in the file.
   static int64_t stored_row(int64_t row, int64_t dim) {
     const int64_t within = row % dim, half = dim / 2;
@@ -242,7 +233,6 @@ class GgufSource : public WeightSource {
 
   std::shared_ptr<const GgufFile> file_;
   std::string where_;
-  std::map<std::string, Entry> tensors_;
 };
 
 // Llama 3's scaling is stored as one divisor a frequency. Finds the parameters that give them.

@@ -17,6 +17,7 @@
 #include "twinkle/core/safetensors.h"
 #include "twinkle/core/written_files.h"
 #include "twinkle/model/gguf_source.h"
+#include "twinkle/model/named_source.h"
 
 namespace twinkle {
 namespace {
@@ -30,7 +31,12 @@ GgmlType float_type(const std::string& dtype) {
   return GgmlType::kBF16;
 }
 
-class SafetensorsSource : public WeightSource {
+struct SafetensorsEntry {
+  WeightInfo info;
+  const SafeTensor* tensor;
+};
+
+class SafetensorsSource : public NamedSource<SafetensorsEntry> {
  public:
   /// `weight_map`: the index's tensor -> file; null for one file that names itself.
   SafetensorsSource(std::string where, const std::vector<std::string>& files, const Json* weight_map)
@@ -40,7 +46,7 @@ class SafetensorsSource : public WeightSource {
     for (size_t i = 0; i < files.size(); ++i) {
       for (const auto& tensor : files_[i].tensors()) {
         WeightInfo info{tensor.name, tensor.shape, tensor.dtype};
-        if (!tensors_.emplace(tensor.name, Entry{std::move(info), &tensor}).second) {
+        if (!tensors_.emplace(tensor.name, SafetensorsEntry{std::move(info), &tensor}).second) {
           throw invalid_argument("[weights] '" + where_ + "': tensor '" + tensor.name +
                                  "' lies in two files");
         }
@@ -57,17 +63,6 @@ class SafetensorsSource : public WeightSource {
       }
     }
     add_prefix();
-  }
-
-  std::vector<WeightInfo> tensors() const override {
-    std::vector<WeightInfo> out;
-    for (const auto& [name, entry] : tensors_) out.push_back(entry.info);
-    return out;
-  }
-
-  const WeightInfo* find(const std::string& name) const override {
-    const auto it = tensors_.find(name);
-    return it == tensors_.end() ? nullptr : &it->second.info;
   }
 
   void read_rows(const std::string& name, int64_t row_begin, int64_t row_end, float* out) const override {
@@ -88,15 +83,10 @@ class SafetensorsSource : public WeightSource {
   std::string where() const override { return where_; }
 
  private:
-  struct Entry {
-    WeightInfo info;
-    const SafeTensor* tensor;
-  };
-
   // Checkpoints of the bare body (embedding models) lack the prefix that the whole model's names have.
   void add_prefix() {
     if (!tensors_.contains("embed_tokens.weight") || tensors_.contains("model.embed_tokens.weight")) return;
-    std::map<std::string, Entry> renamed;
+    std::map<std::string, SafetensorsEntry> renamed;
     for (auto& [name, entry] : tensors_) {
       if (name.rfind("lm_head.", 0) != 0) entry.info.name = "model." + name;
       const std::string key = entry.info.name;
@@ -107,7 +97,6 @@ class SafetensorsSource : public WeightSource {
 
   std::string where_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, Entry> tensors_;
 };
 
 class RandomSource : public WeightSource {
