@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tests/temp_dir.h"
 #include "twinkle/core/json.h"
@@ -42,20 +43,23 @@ inline std::string byte_symbol(int byte) {
   return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-inline Json tiny_tokenizer() {
+/// A tokenizer.json whose ids are the bytes, then the given control tokens, then words that are one token.
+inline Json byte_tokenizer(const std::vector<std::string>& control,
+                           const std::vector<std::string>& words = {}) {
   Json vocab = Json::object();
   for (int b = 0; b < 256; ++b) vocab[byte_symbol(b)] = b;
   Json added = Json::array();
-  int id = 256;
-  for (const char* token : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
-    added.push_back({{"id", id++},
-                     {"content", token},
+  const auto add = [&](const std::string& text, bool special) {
+    added.push_back({{"id", 256 + added.size()},
+                     {"content", text},
                      {"single_word", false},
                      {"lstrip", false},
                      {"rstrip", false},
                      {"normalized", false},
-                     {"special", true}});
-  }
+                     {"special", special}});
+  };
+  for (const auto& text : control) add(text, true);
+  for (const auto& text : words) add(text, false);
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
@@ -77,6 +81,8 @@ inline Json tiny_tokenizer() {
             {"vocab", vocab},
             {"merges", Json::array()}}}};
 }
+
+inline Json tiny_tokenizer() { return byte_tokenizer({"<|endoftext|>", "<|im_start|>", "<|im_end|>"}); }
 
 inline Json tiny_tokenizer_config() {
   return {{"tokenizer_class", "PreTrainedTokenizerFast"},

@@ -37,27 +37,7 @@ struct Family {
 Family family(const std::string& source) {
   Family out;
   out.tokens = control_tokens(source);
-  Json vocab = Json::object(), added = Json::array();
-  for (int b = 0; b < 256; ++b) vocab[test::byte_symbol(b)] = b;
-  int id = 256;
-  for (const std::string& text : out.tokens) {
-    added.push_back({{"id", id++},
-                     {"content", text},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
-  const Json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const Json json = {{"version", "1.0"},
-                     {"added_tokens", added},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", byte_level},
-                     {"post_processor", nullptr},
-                     {"decoder", byte_level},
-                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+  const Json json = test::byte_tokenizer({out.tokens.begin(), out.tokens.end()});
   const Json config = {{"chat_template", source}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
   out.tokenizer = Tokenizer::from_json(json, config, "family");
   return out;

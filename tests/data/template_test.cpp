@@ -36,42 +36,9 @@ constexpr const char* kGeneration =
     "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}";
 
 std::shared_ptr<const Tokenizer> byte_tokenizer() {
-  Json vocab = Json::object(), added = Json::array();
-  for (int b = 0; b < 256; ++b) vocab[test::byte_symbol(b)] = b;
-  int id = 256;
-  for (const char* text : {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>",
-                           "<|end_header_id|>", "<|eot_id|>"}) {
-    added.push_back({{"id", id++},
-                     {"content", text},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
-  added.push_back({{"id", id++},
-                   {"content", "<think>"},
-                   {"single_word", false},
-                   {"lstrip", false},
-                   {"rstrip", false},
-                   {"normalized", false},
-                   {"special", false}});
-  const Json bytes = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const Json tokenizer = {{"version", "1.0"},
-                          {"truncation", nullptr},
-                          {"padding", nullptr},
-                          {"added_tokens", added},
-                          {"normalizer", nullptr},
-                          {"pre_tokenizer", bytes},
-                          {"post_processor", nullptr},
-                          {"decoder", bytes},
-                          {"model",
-                           {{"type", "BPE"},
-                            {"dropout", nullptr},
-                            {"unk_token", nullptr},
-                            {"vocab", vocab},
-                            {"merges", Json::array()}}}};
+  const Json tokenizer = test::byte_tokenizer({"<|endoftext|>", "<|im_start|>", "<|im_end|>",
+                                               "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+                                              {"<think>"});
   const Json config = {
       {"eos_token", "<|endoftext|>"}, {"bos_token", "<|endoftext|>"}, {"chat_template", kChatML}};
   return Tokenizer::from_json(tokenizer, config, "test");
