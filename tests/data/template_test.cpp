@@ -407,13 +407,13 @@ TEST(TemplateReal, MediaHaveThePlacesOfTheChatTemplate) {
                 ->render(user(Json::array({audio, link, text})), false)
                 .find("<|audio|>"),
             std::string::npos);
-  EXPECT_EQ(error_of([&] { vision->render(user(Json::array({audio})), false); }),
+  EXPECT_EQ(thrown([&] { vision->render(user(Json::array({audio})), false); }),
             "[template] message 0: the chat template has no place for a block "
             "{\"type\":\"audio\",\"audio\":\"a.wav\"}");
-  EXPECT_EQ(error_of([&] { vision->encode(user(Json::array({text, link}))); }),
+  EXPECT_EQ(thrown([&] { vision->encode(user(Json::array({text, link}))); }),
             "[template] message 0: has an image (http://h/cat.png), and the models trained here read text "
             "only; remove it, or the row");
-  EXPECT_EQ(error_of([&] {
+  EXPECT_EQ(thrown([&] {
               vision->encode_prompt(user(Json::array({image})));
             }).find("[template] message 0: has an "),
             0u);
