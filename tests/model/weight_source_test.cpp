@@ -287,7 +287,7 @@ TEST(Weights, RandomWeightsHaveTheConfigsSpread) {
   EXPECT_NEAR(std::sqrt(squares / n), 0.5, 0.01);
 }
 
-// ---------------------------------------------------------------- GGUF
+// GGUF.
 
 TEST(GgufModel, SmolLM2GivesItsConfigAndWeights) {
   const ModelFiles files = open_model_files(test::smollm2());

@@ -370,7 +370,7 @@ TEST(HandOver, WhatWasAcceptedIsAnsweredByTheOldWeights) {
   }
 }
 
-// ---------------------------------------------------------------- streams that are not what they should be
+// Streams that are not what they should be.
 
 struct RawStream {
   std::vector<std::byte> bytes;

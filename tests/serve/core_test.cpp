@@ -168,7 +168,7 @@ TEST(Core, RefusesMoreThanAnOwnerMayHaveWaiting) {
   EXPECT_EQ(rig.weight(kBob, other, 1), 100);
 }
 
-// ---------------------------------------------------------------- checkpoints
+// Checkpoints.
 
 TEST(Core, SavesBetweenCallsWithoutTouchingTheGradients) {
   const test::TempDir dir;
@@ -216,7 +216,7 @@ TEST(Core, LoadsOnlyWhatIsOnesOwnAndFits) {
       rig.run(Rig::load(kAnn, a, 3, "tinker://a:train:0/sampler_weights/y")).starts_with("error: [load]"));
 }
 
-// ---------------------------------------------------------------- restarts
+// Restarts.
 
 TEST(Core, GoesOnAfterARestartWithTheSameBits) {
   const test::TempDir dir;
@@ -306,7 +306,7 @@ TEST(Core, DropsCheckpointsThatAreOver) {
   EXPECT_EQ(rig.run(Rig::load(kAnn, m, 6, path)), "error: [load] there is no checkpoint '" + path + "'");
 }
 
-// ---------------------------------------------------------------- sampling
+// Sampling.
 
 TEST(Core, SamplesWithTheWeightsOfItsSampler) {
   const test::TempDir dir;

@@ -4,7 +4,7 @@ isolation_test.py BUILD"""
 import http.client
 import sys
 
-from server_process import KEY_ANN, KEY_BOB, Server, stories
+from server_process import KEY_ANN, KEY_BOB, Server, run_tests, stories
 
 API = "/api/v1/"
 
@@ -192,21 +192,7 @@ def test_restart_keeps_results(server):
 
 
 def main():
-    server = Server(sys.argv[1])
-    failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            test(server)
-            print(f"[ok] {name}", flush=True)
-        except Exception:  # every test is to be seen
-            import traceback
-            traceback.print_exc()
-            print(f"[FAILED] {name}", flush=True)
-            failed += 1
-    server.stop()
-    return 1 if failed else 0
+    return run_tests(Server(sys.argv[1]), [(name, test) for name, test in globals().items() if name.startswith("test_")])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import threading
 import time
 
 from bad_network import BadNetwork
-from server_process import KEY_ANN, KEY_BOB, Server, missing, stories
+from server_process import KEY_ANN, KEY_BOB, Server, missing, run_tests, stories
 
 try:
     import numpy as np
@@ -315,24 +315,9 @@ def test_bad_network(server):
 
 def main():
     build, wanted = sys.argv[1], sys.argv[2:]
-    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
-    server = Server(build)
     print(f"tinker {tinker.__version__}")
-    failed = 0
-    for name, test in tests:
-        if wanted and name not in wanted:
-            continue
-        begin = time.time()
-        try:
-            test(server)
-            print(f"[ok] {name} {time.time() - begin:.1f} s", flush=True)
-        except Exception:  # every test is to be seen
-            import traceback
-            traceback.print_exc()
-            print(f"[FAILED] {name}", flush=True)
-            failed += 1
-    server.stop()
-    return 1 if failed else 0
+    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
+    return run_tests(Server(build), [(name, test) for name, test in tests if not wanted or name in wanted])
 
 
 if __name__ == "__main__":

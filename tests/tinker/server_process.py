@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+import traceback
 import urllib.error
 import urllib.request
 
@@ -76,3 +78,19 @@ class Server:
         except urllib.error.HTTPError as error:
             text = error.read()
             return error.code, json.loads(text) if text else None
+
+
+def run_tests(server, tests):
+    """Runs all (name, function of the server), whatever fails, and stops the server; the exit code."""
+    failed = 0
+    for name, test in tests:
+        begin = time.time()
+        try:
+            test(server)
+            print(f"[ok] {name} {time.time() - begin:.1f} s", flush=True)
+        except Exception:  # every test is to be seen
+            traceback.print_exc()
+            print(f"[FAILED] {name}", flush=True)
+            failed += 1
+    server.stop()
+    return 1 if failed else 0

@@ -193,7 +193,7 @@ TEST(SharedPrefix, OnlySequencesOfOneAdapterWithoutDropoutShare) {
   EXPECT_EQ(rows_of({{dropped.get(), a}, {dropped.get(), b}}, false, *model), 60);  // nothing is dropped
 }
 
-// ---------------------------------------------------------------- backward over shared rows
+// Backward over shared rows.
 
 /// All gradients after one call.
 at::Tensor gradients(PrefixSharing sharing, const std::vector<InputFeature>& features, bool full,

@@ -49,7 +49,7 @@ Error error(uint64_t number, const std::string& what) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- frames
+// Frames.
 
 void FrameWriter::write(FrameKind kind, std::span<const std::byte> body) {
   FrameHead head;
@@ -117,7 +117,7 @@ Json FrameReader::read_message(FrameKind kind) {
                     name_of(static_cast<uint32_t>(kind)) + "; the other side is gone");
 }
 
-// ---------------------------------------------------------------- buckets
+// Buckets.
 
 void send_tensors(FrameWriter& writer, const SafetensorsPlan& plan, int64_t bucket_bytes,
                   const std::function<void(int64_t, int64_t)>& progress) {
@@ -208,7 +208,7 @@ void receive_buckets(FrameReader& reader, int64_t file_bytes, int64_t bucket_byt
   if (failed) std::rethrow_exception(failed);
 }
 
-// ---------------------------------------------------------------- the file
+// The file.
 
 SafetensorsFeed::SafetensorsFeed(uint64_t file_bytes, std::string where, Layout layout, Data data)
     : file_bytes_(file_bytes), where_(std::move(where)), layout_(std::move(layout)), data_(std::move(data)) {

@@ -25,7 +25,7 @@ struct RowRange {
   int64_t begin = 0, end = 0;
 };
 
-// ---------------------------------------------------------------- matrices
+// Matrices.
 
 /// A weight matrix W[N, K], stored for the matrix kernels: panels of 16 output rows, [ceil(N/16)][K][16],
 /// padded with zeros, in fp32, bf16 or fp16. On a device other than the CPU it is kept as a plain [N, K]
@@ -112,7 +112,7 @@ void linear_weight_grad(const at::Tensor& dy_TN, const at::Tensor& x_TK, std::sp
 /// dbias += column sums of dy, per sequence in order.
 void bias_grad(const at::Tensor& dy_TN, std::span<const RowRange> order, at::Tensor& dbias_N);
 
-// ---------------------------------------------------------------- rows
+// Rows.
 
 /// y = x * rsqrt(mean(x^2) + eps) * w; rstd_T is kept for backward. Rows are any [.., K] folded to
 /// [T, K].
@@ -146,7 +146,7 @@ void dropout(const at::Tensor& x_TK, double p, uint64_t seed, uint64_t stream,
              std::span<const uint64_t> row_sequence_key, std::span<const int32_t> row_position,
              at::Tensor& y_TK);
 
-// ---------------------------------------------------------------- embedding
+// Embedding.
 
 /// out[t] = W[tokens[t]]. Tokens are checked by the caller.
 void embedding(const PackedMatrix& w_VK, const at::Tensor& tokens_T, at::Tensor& out_TK);
@@ -154,7 +154,7 @@ void embedding(const PackedMatrix& w_VK, const at::Tensor& tokens_T, at::Tensor&
 void embedding_grad(const at::Tensor& dout_TK, const at::Tensor& tokens_T, std::span<const RowRange> order,
                     PackedMatrix& grad_VK);
 
-// ---------------------------------------------------------------- attention
+// Attention.
 
 /// One sequence's queries and keys. Queries are the last `q_len` positions of `kv_len` (causal, aligned at
 /// the end), so a pass over a whole sequence has q_len == kv_len and a decoding step q_len == 1. Keys are
@@ -183,7 +183,7 @@ void attention_backward(const at::Tensor& do_THD, const at::Tensor& q_THD, const
                         std::span<const AttentionSequence> sequences, double scale, int64_t window,
                         at::Tensor& dq_THD, at::Tensor& dk_RGD, at::Tensor& dv_RGD);
 
-// ---------------------------------------------------------------- head
+// Head.
 
 /// What is asked of the vocabulary; undefined tensors are not computed.
 struct HeadOutputs {
@@ -223,7 +223,7 @@ void head_forward_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK
                            const at::Tensor& dlogprob_S, std::span<const RowRange> order, HeadOutputs& out,
                            at::Tensor& dhidden_SK, PackedMatrix* grad_VK);
 
-// ---------------------------------------------------------------- optimizer
+// Optimizer.
 
 struct AdamStep {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.0;

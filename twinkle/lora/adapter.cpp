@@ -134,7 +134,7 @@ void check_base_layer(const CausalLM& model, const SafeTensor& tensor, const std
 
 }  // namespace
 
-// ---------------------------------------------------------------- memory
+// Memory.
 
 // Modules with zeroed pairs of the right shapes, in one piece of memory.
 void Adapter::lay_out(const CausalLM& model, bool every_entry) {
@@ -201,7 +201,7 @@ void Adapter::zero_grad() {
   for (auto& [name, parameter] : saved_modules_) parameter.zero_grad();
 }
 
-// ---------------------------------------------------------------- making and files
+// Making and files.
 
 std::unique_ptr<Adapter> Adapter::create(const CausalLM& model, const LoraConfig& config) {
   auto out = std::make_unique<Adapter>();
@@ -372,7 +372,7 @@ void check_trainable(const Adapter& adapter) {
   }
 }
 
-// ---------------------------------------------------------------- binding
+// Binding.
 
 AdapterUse use_of(const Adapter& adapter, bool training, bool gradients) {
   return {.modules = &adapter.modules(),

@@ -128,7 +128,7 @@ std::vector<std::string> AdapterPool::names() const {
   return out;
 }
 
-// ---------------------------------------------------------------- making and removing
+// Making and removing.
 
 void AdapterPool::check_config(const std::string& name, const LoraConfig& config) const {
   if (name.empty()) throw invalid_argument("[pool] an adapter needs a name");
@@ -210,7 +210,7 @@ void AdapterPool::remove(const std::string& name) {
 
 void AdapterPool::set_state(const std::string& name, State state) { entry(name).state = std::move(state); }
 
-// ---------------------------------------------------------------- in and out of memory
+// In and out of memory.
 
 void AdapterPool::use(std::span<const std::string> names) {
   std::vector<Entry*> wanted;
@@ -329,7 +329,7 @@ void AdapterPool::bring_in(const std::string& name, Entry& entering) {
   ++num_resident_;
 }
 
-// ---------------------------------------------------------------- versions
+// Versions.
 
 std::shared_ptr<const AdapterSnapshot> AdapterPool::snapshot(const std::string& name) {
   Entry& from = entry(name);
@@ -378,7 +378,7 @@ void AdapterPool::before_update(const std::string& name) {
   changing.version = 0;
 }
 
-// ---------------------------------------------------------------- sizes
+// Sizes.
 
 int64_t AdapterPool::resident_bytes() const {
   int64_t bytes = 0;

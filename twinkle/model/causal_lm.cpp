@@ -175,7 +175,7 @@ void CausalLM::finish() {
   impl_->arena->release({});
 }
 
-// ---------------------------------------------------------------- forward
+// Forward.
 
 RotaryRows CausalLM::Impl::rotary_rows(const std::vector<int32_t>& positions,
                                        const std::vector<int32_t>& cu_seqlens) {
@@ -393,7 +393,7 @@ at::Tensor CausalLM::forward(const PackedBatch& batch, const nn::LoraBinding* lo
   return state.hidden_TK;
 }
 
-// ---------------------------------------------------------------- head
+// Head.
 
 const ops::PackedMatrix& CausalLM::Impl::head_matrix(const nn::LoraBinding* lora) const {
   return lora != nullptr && lora->replaced_head != nullptr ? lora->replaced_head->matrix : head->matrix;

@@ -307,7 +307,7 @@ void EngineState::fail_all(const std::exception_ptr& error) {
   tenants.clear();
 }
 
-// ---------------------------------------------------------------- the public face
+// The public face.
 
 SampleEngine::SampleEngine(CausalLM& model, std::shared_ptr<const Tokenizer> tokenizer,
                            const EngineOptions& options)

@@ -120,7 +120,7 @@ std::string Sampler::decode_response(std::span<const int32_t> ids) const {
   return tokenizer_->decode(ids, true);
 }
 
-// ---------------------------------------------------------------- asking
+// Asking.
 
 void Sampler::check_args(const SampleArgs& args) {
   const int named = !args.adapter_name.empty() + !args.adapter_version.empty() + !args.adapter_path.empty();
@@ -262,7 +262,7 @@ SampleResponse Sampler::sample_stream(const SampleInputs& input, const SamplingP
   return response_of(std::move(result), prompt);
 }
 
-// ---------------------------------------------------------------- weights
+// Weights.
 
 std::string Sampler::add(const std::string& name,
                          const std::function<void(const std::string& version)>& to_engine) {

@@ -53,7 +53,7 @@ Core::Model& Core::model_of(const std::string& id) {
   return *model;
 }
 
-// ---------------------------------------------------------------- accepting
+// Accepting.
 
 void Core::submit(Operation op, OnAccepted on_accepted) {
   std::unique_lock lock(mutex_);
@@ -137,7 +137,7 @@ void Core::enqueue(const FuturePtr& future) {
   model.kept.push_back(future);
 }
 
-// ---------------------------------------------------------------- results
+// Results.
 
 // Results come to the log in the order in which operations were carried out; recovery counts on it.
 void Core::finish(const OpPtr& op, Result result) {

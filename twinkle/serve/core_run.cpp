@@ -62,7 +62,7 @@ void Core::run() {
   snapshot_all();
 }
 
-// ---------------------------------------------------------------- training
+// Training.
 
 bool Core::train_round() {
   const auto begin = Clock::now();
@@ -222,7 +222,7 @@ Json Core::save_for_sampler(const Operation& op) {
   return {{"sampling_session_id", sampler.id}};
 }
 
-// ---------------------------------------------------------------- merged passes
+// Merged passes.
 
 const std::shared_ptr<const TrainCall>& Core::call_of(Operation& op) {
   if (!op.call) op.call = std::make_shared<const TrainCall>(decode_call(op.body));
@@ -375,7 +375,7 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
   }
 }
 
-// ---------------------------------------------------------------- sampling
+// Sampling.
 
 void Core::load_sampler_weights(const std::string& folder) {
   if (folder.empty()) return;

@@ -10,7 +10,7 @@ namespace twinkle::serve {
 
 namespace fs = std::filesystem;
 
-// ---------------------------------------------------------------- opening
+// Opening.
 
 struct Core::Recovered {
   std::map<uint64_t, FuturePtr> by_id;
@@ -139,7 +139,7 @@ void Core::remove_stray_snapshots() {
   }
 }
 
-// ---------------------------------------------------------------- snapshots
+// Snapshots.
 
 // The model has no gradients: everything up to its last barrier is in its weights and its optimizer.
 void Core::take_snapshot(const std::string& id, Model& model) {
@@ -187,7 +187,7 @@ void Core::snapshot_all() {
   }
 }
 
-// ---------------------------------------------------------------- keeping
+// Keeping.
 
 void Core::forget(const FuturePtr& future) {
   if (future->op && !future->result) {

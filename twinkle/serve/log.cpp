@@ -102,7 +102,7 @@ Log::~Log() {
   ::close(fd_);
 }
 
-// ---------------------------------------------------------------- opening
+// Opening.
 
 void Log::open_newest(const std::function<void(std::string_view)>& on_record) {
   std::vector<std::string> others;
@@ -158,7 +158,7 @@ int64_t Log::read_all(const std::string& path, const std::function<void(std::str
   return static_cast<int64_t>(at);
 }
 
-// ---------------------------------------------------------------- writing
+// Writing.
 
 std::string Log::framed(std::string_view payload, int64_t offset) const {
   RecordHead head{.magic = kMagic,

@@ -37,7 +37,7 @@ Result failure(const Error& error) {
   }
 }
 
-// ---------------------------------------------------------------- calls
+// Calls.
 
 std::string encode(const TrainCall& call) {
   WireWriter out;
@@ -113,7 +113,7 @@ CallResult decode_call_result(std::string_view bytes) {
   return result;
 }
 
-// ---------------------------------------------------------------- samples
+// Samples.
 
 std::string encode(const SampleCall& call) {
   const Json head = {{"weights", call.weights},
@@ -204,7 +204,7 @@ SampleDone decode_sample_result(std::string_view bytes) {
   return done;
 }
 
-// ---------------------------------------------------------------- records
+// Records.
 
 std::string join_record(const Json& head, std::string_view body) {
   const std::string text = head.dump();

@@ -188,7 +188,7 @@ void Store::load() {
   }
 }
 
-// ---------------------------------------------------------------- keys
+// Keys.
 
 std::optional<std::string> Store::owner_of_key(std::string_view key) const {
   // Looking a hash up tells nothing of the key by its time.
@@ -211,7 +211,7 @@ bool Store::has_keys() const {
   return !owners_.empty();
 }
 
-// ---------------------------------------------------------------- things
+// Things.
 
 namespace {
 constexpr const char* kPut = "INSERT OR REPLACE INTO things VALUES(?, ?, ?)";

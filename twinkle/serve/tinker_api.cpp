@@ -102,7 +102,7 @@ bool matches(std::string_view pattern, std::string_view path, std::vector<std::s
 TinkerApi::TinkerApi(Core& core, Store& store, TinkerOptions options, After after)
     : core_(core), store_(store), options_(std::move(options)), after_(std::move(after)) {}
 
-// ---------------------------------------------------------------- routes
+// Routes.
 
 TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
   // '*' stands for one part of the path.
@@ -191,7 +191,7 @@ void TinkerApi::handle(const HttpRequest& request, const std::string& owner, Htt
   }
 }
 
-// ---------------------------------------------------------------- start
+// Start.
 
 void TinkerApi::client_config(Call& call) {
   // Chunks one after the other: a client then survives whatever becomes of one of them.
@@ -242,7 +242,7 @@ void TinkerApi::finish_session(Call& call) { call.respond(no_content()); }
 
 void TinkerApi::telemetry(Call& call) { call.respond(json_reply({{"status", "accepted"}})); }
 
-// ---------------------------------------------------------------- submitting
+// Submitting.
 
 void TinkerApi::submit(Call& call, Operation op, Json reply) {
   op.owner = call.owner;
@@ -348,7 +348,7 @@ void TinkerApi::optim_step(Call& call) {
   submit(call, std::move(op), {{"model_id", model}});
 }
 
-// ---------------------------------------------------------------- saving and loading
+// Saving and loading.
 
 void TinkerApi::save_weights(Call& call) {
   Operation op = model_operation(call, OpKind::kSaveWeights);
@@ -429,7 +429,7 @@ void TinkerApi::weights_info(Call& call) {
                            {"train_attn", shape.attention}}));
 }
 
-// ---------------------------------------------------------------- sampling
+// Sampling.
 
 void TinkerApi::create_sampling_session(Call& call) {
   const Session session = need_session(call);
@@ -489,7 +489,7 @@ void TinkerApi::asample(Call& call) {
   submit(call, std::move(op), {{"sample_sequence_ids", names}});
 }
 
-// ---------------------------------------------------------------- results
+// Results.
 
 namespace {
 

@@ -223,7 +223,7 @@ Json number_or_text(double value) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- fields of JSON
+// Fields of JSON.
 
 const Json* find(const Json& object, const char* key) {
   if (!object.is_object()) return nullptr;
@@ -273,7 +273,7 @@ bool bool_or(const Json& body, const char* key, bool otherwise) {
   return value->get<bool>();
 }
 
-// ---------------------------------------------------------------- calls
+// Calls.
 
 int64_t seq_of(const Json& body) {
   const int64_t seq = int_or(body, "seq_id", 0, 0, int64_t{1} << 62);
@@ -391,7 +391,7 @@ TrainCall parse_call(const Json& body, const char* key) {
   return call;
 }
 
-// ---------------------------------------------------------------- other requests
+// Other requests.
 
 Json parse_adam(const Json& body) {
   if (find(body, "optimizer_params") != nullptr)
@@ -460,7 +460,7 @@ SampleCall parse_sample(const Json& body) {
   return call;
 }
 
-// ---------------------------------------------------------------- replies
+// Replies.
 
 std::string call_to_proto(const CallResult& result) {
   WireWriter record, out;

@@ -93,7 +93,7 @@ ComponentSpec spec_from_json(const Json& value, const std::string& where) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- trainer_state.json
+// The state of the trainer.
 
 Json TrainerState::to_json() const {
   return {{"checkpoint_version", kVersion},
@@ -170,7 +170,7 @@ TrainerState TrainerState::from_json(const Json& value, const std::string& where
   return s;
 }
 
-// ---------------------------------------------------------------- writing
+// Writing.
 
 void write_directory_atomic(const std::string& path, const std::function<void(const std::string&)>& fill) {
   fs::path target = fs::path(path).lexically_normal();
@@ -220,7 +220,7 @@ void write_checkpoint(const std::string& path, TrainerState state,
   });
 }
 
-// ---------------------------------------------------------------- reading
+// Reading.
 
 TrainerState read_checkpoint(const std::string& path) {
   if (!is_directory(path)) throw not_found("[checkpoint] there is no checkpoint '" + path + "'");
@@ -288,7 +288,7 @@ void remove_checkpoint(const std::string& path) {
   fs::remove_all(aside, ignored);
 }
 
-// ---------------------------------------------------------------- background
+// Background.
 
 struct BackgroundWriter::Shared {
   std::mutex mutex;

@@ -70,7 +70,7 @@ MultiLoraTransformersModel::~MultiLoraTransformersModel() {
   }
 }
 
-// ---------------------------------------------------------------- adapters
+// Adapters.
 
 void MultiLoraTransformersModel::add(const std::string& name, std::shared_ptr<Adapter> adapter) {
   shared_.live = nullptr;  // of an adapter that may have left
@@ -139,7 +139,7 @@ std::shared_ptr<const AdapterSnapshot> MultiLoraTransformersModel::snapshot(cons
   return pool_.snapshot(adapter_name);
 }
 
-// ---------------------------------------------------------------- checks
+// Checks.
 
 void MultiLoraTransformersModel::check_lengths(std::span<const InputFeature> features) const {
   for (size_t i = 0; i < features.size(); ++i) {
@@ -204,7 +204,7 @@ void MultiLoraTransformersModel::plan_memory_for(const PassSize& size) {
   planned_ = both;
 }
 
-// ---------------------------------------------------------------- running
+// Running.
 
 // The requests of one run().
 struct MultiLoraTransformersModel::Running {

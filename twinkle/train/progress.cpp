@@ -113,7 +113,7 @@ void ProgressLine::finish() {
   open_ = false;
 }
 
-// ---------------------------------------------------------------- chart
+// Chart.
 
 namespace {
 

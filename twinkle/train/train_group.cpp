@@ -239,7 +239,7 @@ ModelOutput TrainGroup::forward_backward(std::span<const InputFeature> features,
   }
 }
 
-// ---------------------------------------------------------------- in pieces
+// In pieces.
 
 std::shared_ptr<TrainGroup::Call> TrainGroup::open(std::span<const InputFeature> features,
                                                    const ForwardArgs& args, bool training) {

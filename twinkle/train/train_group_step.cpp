@@ -23,7 +23,7 @@ bool all_finite(const at::Tensor& x) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- parts
+// Parts.
 
 void TrainGroup::set_loss(std::unique_ptr<Loss> loss, ComponentSpec spec) {
   if (pending_calls() > 0) throw conflict("[set_loss] an accumulation is under way; step or zero_grad first");
@@ -104,7 +104,7 @@ void TrainGroup::restore(int64_t sequences_seen, int64_t tokens_seen, int64_t sc
   lr_step_due_ = false;
 }
 
-// ---------------------------------------------------------------- accumulation
+// Accumulation.
 
 bool TrainGroup::at_boundary() const {
   return calls_ > 0 && (stepped_ || flushed_ || calls_ >= accumulation_steps_);
@@ -194,7 +194,7 @@ void TrainGroup::end_call(const Call& call) {
 
 double TrainGroup::divisor() { return loss().divides() && denominator_ > 0 ? denominator_ : 1.0; }
 
-// ---------------------------------------------------------------- step
+// Step.
 
 void TrainGroup::measure(double norm_type) {
   if (norm_) return;

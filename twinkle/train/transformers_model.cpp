@@ -40,7 +40,7 @@ TransformersModel::~TransformersModel() {
   }
 }
 
-// ---------------------------------------------------------------- groups
+// Groups.
 
 TrainGroup& TransformersModel::add_group(const std::string& name, std::shared_ptr<Adapter> adapter) {
   auto made = std::make_unique<TrainGroup>(shared_, std::move(adapter));
@@ -94,7 +94,7 @@ TrainGroup& TransformersModel::group(const std::string& adapter_name) {
   throw not_found("[model] there is no adapter '" + adapter_name + "'" + did_you_mean(adapter_name, known));
 }
 
-// ---------------------------------------------------------------- parts
+// Parts.
 
 void TransformersModel::set_loss(const std::string& name, const Json& options,
                                  const std::string& adapter_name) {
@@ -167,7 +167,7 @@ std::vector<InputFeature> TransformersModel::features_of(const ModelInputs& inpu
   return (*processor_)(std::move(features));
 }
 
-// ---------------------------------------------------------------- a step
+// A step.
 
 TrainGroup& TransformersModel::training_group(const std::string& adapter_name,
                                               const std::vector<InputFeature>& features) {

@@ -24,7 +24,7 @@ inline int chunk_units(int64_t head_dim, int64_t c) {
   return static_cast<int>((min_of(kBlock, head_dim - c * kBlock) + kLanes - 1) / kLanes);
 }
 
-// ---------------------------------------------------------------- register tiles
+// Register tiles.
 
 // C[m][n] = alpha[m] * C[m][n] (0 when alpha is null) + the chain over k of A(m, k) * B[k][n], for MR rows
 // and NU vectors. Every matrix has rows of 64; A(m, k) is A[m][k], in chunks of 64 k that are a_chunk apart,
@@ -92,7 +92,7 @@ inline void product(int rows, int units, const float* a, int64_t a_chunk, const 
   }
 }
 
-// ---------------------------------------------------------------- packing
+// Packing.
 
 inline void fill_zero(float* x, int64_t n) {
   for (int64_t i = 0; i < n; i += kLanes) store(x + i, zero());
