@@ -239,6 +239,30 @@ TEST(Core, GoesOnAfterARestartWithTheSameBits) {
 }
 
 // Snapshots bound the replay, and the log is written anew before it grows without end.
+// The operations of `b` were accepted before the snapshot of `a` was numbered, and are carried out after a
+// restart at which nothing else is accepted.
+TEST(Core, NeverWritesASnapshotOverAnother) {
+  const test::TempDir dir;
+  const std::string a = "s:train:0", b = "s:train:1";
+  std::string step;
+  {
+    Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(10), .snapshot_operations = 1});
+    rig.make_model(kAnn, a);
+    rig.make_model(kAnn, b);
+    rig.submit(Rig::call(kAnn, b, 2, {40}));  // it waits for number 1
+    step = rig.submit(Rig::step(kAnn, b, 3));
+    rig.submit(Rig::call(kAnn, a, 1, {1}));
+    EXPECT_EQ(rig.run(Rig::step(kAnn, a, 2)), R"({"metrics":{"step":1.0}})");
+  }
+  {
+    Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(0), .snapshot_operations = 1});
+    EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+  }
+  Rig rig(dir / "data");
+  EXPECT_EQ(rig.weight(kAnn, a, 3), 51);
+  EXPECT_EQ(rig.weight(kAnn, b, 4), 90);
+}
+
 TEST(Core, BoundsTheLog) {
   const test::TempDir dir;
   CoreOptions options{.snapshot_operations = 10, .log_bytes = 20000, .result_seconds = 0.5};

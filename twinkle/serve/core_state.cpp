@@ -1,5 +1,6 @@
 // Opening: the log becomes queues again. Keeping: snapshots, expiry, a log that does not grow for ever.
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <set>
 
@@ -41,7 +42,12 @@ void Core::read_record(Recovered& found, std::string_view record) {
     future->second->result = std::make_shared<const Result>(result_from(head, body));
     future->second->done = now();
   } else if (kind == "snapshot") {
-    found.snapshots[head.at("model")] = {.folder = head.at("folder"), .closed = head.at("closed")};
+    const std::string folder = head.at("folder");
+    // Its number is not given again: another snapshot would be written over it.
+    uint64_t number = 0;
+    std::from_chars(folder.data() + folder.rfind('/') + 1, folder.data() + folder.size(), number);
+    next_id_ = std::max(next_id_, number + 1);
+    found.snapshots[head.at("model")] = {.folder = folder, .closed = head.at("closed")};
   } else if (kind == "next") {
     next_id_ = std::max(next_id_, head.at("id").get<uint64_t>());
   } else {
