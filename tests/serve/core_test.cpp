@@ -239,6 +239,53 @@ TEST(Core, GoesOnAfterARestartWithTheSameBits) {
 }
 
 // Snapshots bound the replay, and the log is written anew before it grows without end.
+// Its gradient waits for the step: whoever sends the call again must not add to it.
+TEST(Core, KnowsACallWhoseResultIsForgotten) {
+  const test::TempDir dir;
+  std::atomic<double> now{1000};
+  Rig rig(dir / "data", {.result_seconds = 60, .now = [&now] { return now.load(); }});
+  const std::string m = rig.make_model(kAnn);
+  const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
+  EXPECT_NE(rig.result(id, kAnn), "expired");
+  now = 1061;
+  for (int i = 0; i < 100 && rig.result(id, kAnn) != "expired"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(rig.submit(Rig::call(kAnn, m, 1, {1})), id);
+  rig.run(Rig::step(kAnn, m, 2));
+  EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
+}
+
+TEST(Core, AnswersAnOperationWithBytesThatAreNoText) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  Operation op = Rig::step(kAnn, m, 1);
+  op.refused = "no such loss: caf\xC3";
+  const std::string id = rig.submit(op);
+  EXPECT_TRUE(rig.result(id, kAnn).starts_with("error: no such loss: caf"));
+  EXPECT_EQ(rig.submit(op), id);
+  rig.reopen();
+  EXPECT_EQ(rig.submit(op), id);
+}
+
+// What succeeded once and fails when it is carried out again, after a kill (the folder as it was then).
+TEST(Core, TrainsOnNothingThatCouldNotBeRestored) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn), other = rig.make_model(kAnn, "s:train:1");
+  rig.run(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 2));
+  std::filesystem::copy(dir / "data", dir / "killed", std::filesystem::copy_options::recursive);
+  std::filesystem::copy(dir / "data", dir / "again", std::filesystem::copy_options::recursive);
+  {
+    Rig killed(dir / "killed", {.gap_wait = std::chrono::milliseconds(30)}, 1);
+    EXPECT_TRUE(killed.run(Rig::call(kAnn, m, 3, {0})).starts_with("error: "));
+    EXPECT_EQ(killed.weight(kAnn, other, 1), 100);
+  }
+  Rig again(dir / "again");
+  EXPECT_EQ(again.weight(kAnn, m, 3), 51);
+}
+
 // The operations of `b` were accepted before the snapshot of `a` was numbered, and are carried out after a
 // restart at which nothing else is accepted.
 TEST(Core, NeverWritesASnapshotOverAnother) {

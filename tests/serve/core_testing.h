@@ -15,8 +15,11 @@ class Rig {
  public:
   using Seen = FakeEngine::Seen;
 
-  explicit Rig(const std::string& dir, CoreOptions options = {.gap_wait = std::chrono::milliseconds(30)})
+  /// `failures`: so many calls of the engine's train() fail at first.
+  explicit Rig(const std::string& dir, CoreOptions options = {.gap_wait = std::chrono::milliseconds(30)},
+               int failures = 0)
       : dir_(dir), options_(std::move(options)) {
+    seen_->failures = failures;
     options_.data_dir = dir_;
     make_directories(dir_);
     open();

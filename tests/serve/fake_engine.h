@@ -21,7 +21,7 @@ class FakeEngine : public Engine {
   struct Seen {
     std::mutex mutex;
     std::vector<std::string> train;  // "model:kind"
-    std::atomic<int> step_delay_ms{0};
+    std::atomic<int> step_delay_ms{0}, failures{0};
   };
   explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {}
 
@@ -42,6 +42,10 @@ class FakeEngine : public Engine {
     write_file_atomic(folder + "/weights.json", Json{{"weight", m.weight}, {"steps", m.steps}}.dump());
   }
   std::vector<TrainDone> train(std::span<const TrainWork> work) override {
+    if (seen_->failures > 0) {
+      --seen_->failures;
+      throw exhausted("[train] no memory");
+    }
     std::vector<TrainDone> out;
     for (const auto& w : work) {
       Model& m = models_.at(w.model);

@@ -203,6 +203,32 @@ TEST(Log, FailsAppendsThatTheDiskRefuses) {
   EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"before", "after"}));
 }
 
+// A record that must not be missing when later ones are there.
+TEST(Log, WritesNothingBehindARecordThatHadToBeThere) {
+  const test::TempDir dir;
+  {
+    LogDisk disk = LogDisk::system();
+    disk.write = [real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
+      if (size < 1000) return real(fd, data, size, offset);
+      errno = ENOSPC;
+      return -1;
+    };
+    Log log(dir / "log", [](std::string_view) {}, disk);
+    std::vector<bool> failed;
+    const auto append = [&](const std::string& payload, bool must) {
+      log.append(payload, [&failed](std::exception_ptr error) { failed.push_back(error != nullptr); }, must);
+      log.flush();
+    };
+    append("before", true);
+    append(std::string(2000, 'x'), false);
+    append("between", true);
+    append(std::string(2000, 'x'), true);
+    append("after", true);
+    EXPECT_EQ(failed, (std::vector<bool>{false, true, false, true, true}));
+  }
+  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"before", "between"}));
+}
+
 // After a failed fsync nobody knows what the disk holds: nothing is acknowledged until the log is opened
 // anew.
 TEST(Log, TrustsNothingAfterAFailedSync) {

@@ -141,11 +141,16 @@ void Core::enqueue(const FuturePtr& future) {
 
 // Results come to the log in the order in which operations were carried out; recovery counts on it.
 void Core::finish(const OpPtr& op, Result result) {
-  if (op->known) return;
+  if (op->known) {  // once it succeeded: the model is not what its client was told
+    if (result.failed() && !op->known->failed()) lost_.insert(op->target);
+    return;
+  }
   auto shared = std::make_shared<const Result>(std::move(result));
-  // A failure of the disk here takes nothing back: carried out again, the operation has the same result.
-  log_->append(result_record(op->request_id, *shared),
-               [this, id = op->request_id, shared](std::exception_ptr) { deliver(id, shared); });
+  // A failure of the disk here takes nothing back: carried out again, the operation has the same result. But
+  // none behind it may become durable: at a start an operation without a result came too late for those.
+  log_->append(
+      result_record(op->request_id, *shared),
+      [this, id = op->request_id, shared](std::exception_ptr) { deliver(id, shared); }, true);
 }
 
 void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> result) {

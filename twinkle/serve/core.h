@@ -19,6 +19,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <variant>
@@ -182,7 +183,8 @@ class Core {
   std::unordered_map<uint64_t, OpPtr> sampling_;  // by ticket
   std::map<std::string, uint64_t> weights_used_;  // when each was
   uint64_t uses_ = 0;
-  bool sweep_ = true;  // there may be folders of checkpoints that nobody has
+  std::set<std::string> lost_;  // models that could not be brought back after a restart
+  bool sweep_ = true;           // there may be folders of checkpoints that nobody has
   std::chrono::steady_clock::time_point last_housekeeping_{};
   std::chrono::steady_clock::duration train_time_{};
 

@@ -79,6 +79,13 @@ bool Core::train_round() {
   std::vector<Turn> merged;
   for (auto& turn : turns) {
     const OpPtr& barrier = turn.todo.barrier;
+    if (lost_.contains(turn.id)) {
+      const Result lost = failure(unavailable(
+          "[model] the state of this model could not be restored; it is tried again when the server starts"));
+      if (barrier) finish(barrier, lost);
+      for (const auto& op : turn.todo.calls) finish(op, lost);
+      continue;
+    }
     if (barrier && barrier->kind != OpKind::kOptimStep) {
       carry_out_alone(turn);
     } else {
@@ -202,7 +209,13 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
   } catch (...) {
     failed = std::current_exception();
   }
-  if (gradients && queue.spoiled().empty()) redo(turn);
+  if (gradients && queue.spoiled().empty()) {
+    try {
+      redo(turn);
+    } catch (...) {  // the checkpoint is there; the next step must not use a part of the gradients
+      queue.called(queue.pending_calls().front(), true, failure_of(error_now()).bytes);
+    }
+  }
   if (failed) std::rethrow_exception(failed);
   return {{"path", checkpoint.path()}};
 }

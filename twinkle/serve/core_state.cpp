@@ -149,6 +149,7 @@ void Core::remove_stray_snapshots() {
 
 // The model has no gradients: everything up to its last barrier is in its weights and its optimizer.
 void Core::take_snapshot(const std::string& id, Model& model) {
+  if (lost_.contains(id)) return;  // the log can still bring it back
   const int64_t closed = model.queue.closed();
   uint64_t number = 0;
   {
@@ -165,6 +166,8 @@ void Core::take_snapshot(const std::string& id, Model& model) {
     std::erase_if(model.kept, [&](const FuturePtr& future) {
       if (future->head.seq > closed || !future->result) return false;
       future->op.reset();
+      if (!futures_.contains(future->head.request_id))
+        by_number_.erase(future->head.target + "#" + std::to_string(future->head.seq));
       return true;
     });
     ++counts_.snapshots;
@@ -202,7 +205,9 @@ void Core::forget(const FuturePtr& future) {
     load.bytes -= static_cast<int64_t>(future->op->body.size());
   }
   futures_.erase(future->head.request_id);
-  by_number_.erase(future->head.target + "#" + std::to_string(future->head.seq));
+  // While no snapshot covers it, whoever sends it again must not be taken for a new one.
+  if (!future->queued || !future->op)
+    by_number_.erase(future->head.target + "#" + std::to_string(future->head.seq));
 }
 
 void Core::housekeeping() {
@@ -241,14 +246,21 @@ void Core::remove_dead_checkpoints() {
   sweep_ = false;
 }
 
-// Whether a load that was carried out before a restart has yet to be carried out again.
+// Whether a load is not in a snapshot yet: after a restart it would be carried out again.
 bool Core::replays_a_load() const {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(models_, [](const auto& entry) { return entry.second->queue.replays_a_load(); });
+  return std::ranges::any_of(models_, [](const auto& entry) {
+    return std::ranges::any_of(entry.second->kept, [&](const FuturePtr& future) {
+      return future->op && future->head.kind == OpKind::kLoadWeights &&
+             future->head.seq > entry.second->snapshot.closed &&
+             !(future->result && future->result->failed());
+    });
+  });
 }
 
 // Only what a start still needs: results that are kept, operations that no snapshot covers.
 void Core::rewrite_log() {
+  log_->flush();  // a result that is on its way would be in neither log
   const std::lock_guard lock(mutex_);
   std::vector<std::string> records = {join_record({{"record", "next"}, {"id", next_id_}}, "")};
   for (const auto& [id, model] : models_) {

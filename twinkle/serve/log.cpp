@@ -181,17 +181,19 @@ void Log::write_at(int fd, std::string_view bytes, int64_t offset) {
   }
 }
 
-void Log::append(std::string payload, OnDurable on_durable) {
+void Log::append(std::string payload, OnDurable on_durable, bool must) {
   if (payload.empty() || static_cast<int64_t>(payload.size()) > kMostBytes)
     throw internal_error("[log] a record of " + std::to_string(payload.size()) + " bytes");
   const std::lock_guard lock(mutex_);
-  pending_.push_back({std::move(payload), std::move(on_durable)});
+  pending_.push_back({std::move(payload), std::move(on_durable), must});
+  ++appended_;
   changed_.notify_all();
 }
 
 void Log::flush() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return pending_.empty() && !writing_; });
+  const uint64_t until = appended_;
+  changed_.wait(lock, [&] { return answered_ >= until; });
 }
 
 int64_t Log::size_bytes() const {
@@ -206,11 +208,10 @@ void Log::run() {
     if (pending_.empty()) return;
     std::vector<Pending> batch = std::move(pending_);
     pending_.clear();
-    writing_ = true;
     lock.unlock();
     write_batch(batch);
     lock.lock();
-    writing_ = false;
+    answered_ += batch.size();
     changed_.notify_all();
   }
 }
@@ -227,10 +228,10 @@ void Log::write_batch(std::vector<Pending>& batch) {
         end_ += static_cast<int64_t>(sizeof(RecordHead) + batch[i].payload.size());
       } catch (...) {
         errors[i] = std::current_exception();
-        if (::ftruncate(fd_, end_) != 0) broken_ = errors[i];
+        if (::ftruncate(fd_, end_) != 0 || batch[i].must) broken_ = errors[i];
       }
     }
-    if (!broken_ && end_ > begin) {
+    if (end_ > begin) {
       if (disk_.sync(fd_) == 0) {
         durable_ = end_;
       } else {
@@ -258,15 +259,24 @@ void Log::replace(const std::vector<std::string>& payloads) {
   auto end = static_cast<int64_t>(kHeader.size());
   const int64_t before = durable_;
   durable_ = end;  // what the new records vouch for
+  int folder = -1;
+  bool renamed = false;
   try {
+    folder = open_file(folder_, O_RDONLY | O_DIRECTORY);  // what can fail comes before the new name
     write_at(fd, kHeader, 0);
     for (const auto& payload : payloads) {
       write_at(fd, framed(payload, end), end);
       end += static_cast<int64_t>(sizeof(RecordHead) + payload.size());
     }
     if (disk_.sync(fd) != 0) disk_failed("make the new file durable", errno);
-    rename_durable(fresh, path);
+    if (::rename(fresh.c_str(), path.c_str()) != 0) disk_failed("name the new file", errno);
+    renamed = true;
+    if (::fsync(folder) != 0) disk_failed("make the new file durable", errno);
+    ::close(folder);
   } catch (...) {
+    if (renamed)
+      broken_ = std::current_exception();  // a start takes the new file: nothing may go to the old one
+    if (folder >= 0) ::close(folder);
     durable_ = before;
     ::close(fd);
     ::unlink(fresh.c_str());

@@ -48,7 +48,9 @@ class Log {
   Log& operator=(const Log&) = delete;
 
   /// `on_durable` runs on the log's thread, after those of earlier records; it must not wait for the log.
-  void append(std::string payload, OnDurable on_durable);
+  /// `must`: if this one can not be written, nothing behind it is: the log refuses all until it is opened
+  /// anew.
+  void append(std::string payload, OnDurable on_durable, bool must = false);
   /// Waits for everything that was appended.
   void flush();
   /// Replaces the log by a new one that begins with `payloads`. What is appended meanwhile comes after them.
@@ -61,6 +63,7 @@ class Log {
   struct Pending {
     std::string payload;
     OnDurable on_durable;
+    bool must = false;
   };
   void open_newest(const std::function<void(std::string_view)>& on_record);
   int64_t read_all(const std::string& path, const std::function<void(std::string_view)>& on_record);
@@ -82,8 +85,9 @@ class Log {
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::vector<Pending> pending_;
-  bool writing_ = false, stopping_ = false;
+  bool stopping_ = false;
   int64_t size_ = 0;
+  uint64_t appended_ = 0, answered_ = 0;  // records
   std::thread thread_;
 };
 

@@ -18,12 +18,6 @@ void ModelQueue::push(OpPtr op) {
   waiting_.emplace(seq, std::move(op));
 }
 
-bool ModelQueue::replays_a_load() const {
-  return std::any_of(waiting_.begin(), waiting_.end(), [](const auto& entry) {
-    return entry.second->kind == OpKind::kLoadWeights && entry.second->known;
-  });
-}
-
 // What was carried out before a restart waits for nothing: nothing can come in between any more.
 bool ModelQueue::ready(const Operation& op, Time now) const {
   return op.seq <= taken_ + 1 || op.known || op.arrived + gap_wait_ <= now;

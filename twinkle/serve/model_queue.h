@@ -37,8 +37,6 @@ class ModelQueue {
   int64_t next_number() const;
   void push(OpPtr op);
   bool empty() const { return waiting_.empty(); }
-  /// Whether a load waits that was carried out before a restart: its checkpoint is still needed.
-  bool replays_a_load() const;
 
   struct Turn {
     OpPtr barrier;             // first

@@ -207,7 +207,7 @@ SampleDone decode_sample_result(std::string_view bytes) {
 // Records.
 
 std::string join_record(const Json& head, std::string_view body) {
-  const std::string text = head.dump();
+  const std::string text = head.dump(-1, ' ', false, Json::error_handler_t::replace);
   const auto size = static_cast<uint32_t>(text.size());
   std::string out(reinterpret_cast<const char*>(&size), sizeof(size));
   return out.append(text).append(body);
