@@ -159,6 +159,37 @@ def test_refused_before_any_work(server):
     assert connection.getresponse().status == 413
 
 
+def status_of(server, method, target, headers, body=b""):
+    """What the server says to a request as it is, once."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.putrequest(method, target, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_bytes_as_they_come(server):
+    key = {"X-API-Key": KEY_ANN}
+    for host, status in (("127.evil.example", 403), ("127.0.0.1.evil.example", 403), ("127.1.2.3", 200), ("LOCALHOST", 200)):
+        assert status_of(server, "GET", API + "get_server_capabilities", {"Host": host, **key}) == status, host
+    # Without a key there is no body.
+    assert status_of(server, "POST", API + "healthz", {"Content-Length": "268435456"}) == 405
+    assert status_of(server, "GET", API + "healthz", {"Content-Length": "268435456"}) == 413
+    assert status_of(server, "GET", API + "healthz", {}) == 200
+    # What follows a body without an end is not taken for a request.
+    assert status_of(server, "POST", API + "telemetry", {"Transfer-Encoding": "gzip", **key}, b"GET / HTTP/1.1\r\n\r\n") == 501
+    # One byte of a letter of two: refused, and refused again.
+    ann = Ann(server)
+    saved = [post(server, "save_weights", {"model_id": ann.model, "seq_id": 9, "path": "a" * 127 + "\u00e9"}) for _ in range(2)]
+    assert saved[0] == saved[1] and saved[0][0] == 200, saved
+    large = post(server, "create_model", {"session_id": ann.session, "model_seq_id": 5, "base_model": stories(),
+                                          "user_metadata": {"x": "y" * 70000}, "lora_config": {"rank": 4}})[1]
+    assert "'user_metadata' is longer than 64 KiB" in str(result(server, large["request_id"])), large
+
+
 def test_sent_again_is_carried_out_once(server):
     ann = Ann(server)
     body = call_body(ann.model, 2, [1, 5, 9])

@@ -110,6 +110,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request_ = {.method = std::string(head.method_string()), .target = std::string(head.target())};
     for (const auto& field : head) request_.headers.emplace_back(field.name_string(), field.value());
     keep_alive_ = head.keep_alive();
+    head_only_ = request_.method == "HEAD";
+    // Where its body ends is unknown; what follows must not be taken for a request.
+    if (!request_.header("transfer-encoding").empty() && !parser_->chunked())
+      return answer_and_close(plain_error(501, "transfer-encoding must be chunked"));
     if (auto reply = gate_(request_)) return answer_and_close(std::move(*reply));
     if (same_name(request_.header("expect"), "100-continue")) {
       continue_.emplace(http::status::continue_, 11);
@@ -133,7 +137,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void handle() {
     request_.body = std::move(parser_->get().body());
     stream_.expires_never();
-    head_only_ = request_.method == "HEAD";
     auto once = std::make_shared<std::atomic<bool>>(false);
     handler_(std::move(request_), [self = shared_from_this(), once](HttpReply reply) {
       if (once->exchange(true)) return;
@@ -192,7 +195,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const HttpServer::Gate& gate_;
   const HttpServer::Handler& handler_;
   std::atomic<int64_t>& count_;
-  beast::flat_buffer buffer_;
+  // Bounds what is no payload: extensions of chunks and trailers.
+  beast::flat_buffer buffer_{256 << 10};
   std::optional<http::request_parser<http::string_body>> parser_;
   std::optional<http::response<http::string_body>> response_;
   std::optional<http::response<http::string_body>> continue_;

@@ -1,5 +1,6 @@
 #include "twinkle/serve/server.h"
 
+#include <arpa/inet.h>
 #include <openssl/rand.h>
 
 #include <array>
@@ -46,7 +47,16 @@ std::string_view host_part(std::string_view text) {
 }
 
 bool is_loopback(std::string_view host) {
-  return host == "localhost" || host.starts_with("127.") || host == "[::1]" || host == "::1";
+  std::string name(host);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name == "localhost" || name == "localhost." || name == "[::1]" || name == "::1") return true;
+  in_addr address{};  // not any name that begins like one
+  return ::inet_pton(AF_INET, name.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
+}
+
+bool has_body(const HttpRequest& request) {
+  const std::string_view length = request.header("content-length");
+  return !request.header("transfer-encoding").empty() || !(length.empty() || length == "0");
 }
 
 HttpReply refusal(int status, const char* detail) {
@@ -113,7 +123,11 @@ std::optional<HttpReply> Server::gate(const HttpRequest& request) const {
     return refusal(403, "this server is for its own machine: the Host header must name it");
   if (const auto origin = request.header("origin"); !origin.empty() && host_part(origin) != host)
     return refusal(403, "pages of another origin can not use this server");
-  if (is_health(request.path())) return std::nullopt;
+  if (is_health(request.path())) {  // without a key, so without a body
+    if (request.method != "GET" && request.method != "HEAD") return refusal(405, "this route takes GET");
+    if (has_body(request)) return refusal(413, "this route takes no body");
+    return std::nullopt;
+  }
   if (!owner_of(request)) return refusal(401, "Unable to validate credential");
   switch (tinker_->refusal(request)) {
     case 404:

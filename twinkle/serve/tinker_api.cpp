@@ -14,6 +14,7 @@ using namespace tinker;  // NOLINT(google-build-using-namespace): this file is t
 constexpr std::string_view kPrefix = "/api/v1/";
 constexpr int kJsonDepth = 64;
 constexpr int64_t kMostBody = int64_t{256} << 20;  // unpacked
+constexpr size_t kMostJson = 64 << 20;             // of it: values take many times their text
 constexpr int64_t kMostSeq = int64_t{1} << 62;
 
 HttpReply reply_of(const Error& error) {
@@ -51,6 +52,12 @@ uint64_t random_seed() {
   if (RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof(seed)) != 1)
     throw internal_error("[serve] no random numbers");
   return seed >> 1;
+}
+
+// What a client says of its model is kept and shown as it is.
+void check_metadata(const Json& metadata) {
+  if (metadata.dump(-1, ' ', false, Json::error_handler_t::replace).size() > 64 << 10)
+    throw invalid_argument("'user_metadata' is longer than 64 KiB");
 }
 
 // Names of checkpoints never become paths, yet they are kept plain.
@@ -161,6 +168,7 @@ int TinkerApi::refusal(const HttpRequest& request) const {
 void TinkerApi::handle(const HttpRequest& request, const std::string& owner, HttpServer::Respond respond) {
   const Found found = find_route(request);
   Call call{.request = request, .owner = owner, .arguments = found.arguments, .respond = respond};
+  if (found.route == &TinkerApi::telemetry) return telemetry(call);  // nobody reads it
   try {
     std::string body = request.body;
     const std::string_view encoding = request.header("content-encoding");
@@ -176,6 +184,8 @@ void TinkerApi::handle(const HttpRequest& request, const std::string& owner, Htt
     }
     if (request.header("content-type").starts_with("application/x-protobuf")) {
       call.proto = std::move(body);
+    } else if (body.size() > kMostJson) {
+      return respond(error_reply(413, "a JSON body has at most 64 MiB; send large ones as protobuf"));
     } else if (!body.empty()) {
       call.body = parse_json(body, "body", kJsonDepth);
       if (!call.body.is_object()) throw invalid_argument("the body must be an object");
@@ -295,7 +305,10 @@ void TinkerApi::create_model(Call& call) {
     model.shape.unembedding = bool_or(*lora, "train_unembed", true);
     if (!model.shape.attention && !model.shape.mlp && !model.shape.unembedding)
       throw invalid_argument("[create_model] one of train_attn, train_mlp, train_unembed must be true");
-    if (const Json* metadata = find(call.body, "user_metadata")) model.user_metadata = *metadata;
+    if (const Json* metadata = find(call.body, "user_metadata")) {
+      check_metadata(*metadata);
+      model.user_metadata = *metadata;
+    }
   });
   // Sent again, the model is what it was at first.
   if (const auto known = store_.model(model.id, call.owner)) {
@@ -405,7 +418,10 @@ void TinkerApi::load_weights(Call& call) {
       model.shape = checkpoint->shape;
       model.base_model = checkpoint->base_model;
     }
-    if (const Json* metadata = find(call.body, "user_metadata")) model.user_metadata = *metadata;
+    if (const Json* metadata = find(call.body, "user_metadata")) {
+      check_metadata(*metadata);
+      model.user_metadata = *metadata;
+    }
     if (!store_.model(model.id, call.owner)) store_.put(model);
   }
   reply["model_id"] = op.target;
@@ -413,6 +429,10 @@ void TinkerApi::load_weights(Call& call) {
     if (find(call.body, "weights_access_token") != nullptr)
       throw invalid_argument("[load] weights of another account can not be loaded on this server");
     op.args = {{"path", need_text(call.body, "path")}, {"optimizer", bool_or(call.body, "optimizer", false)}};
+    if (op.args["path"].get_ref<const std::string&>().size() > 1024) {
+      op.args["path"] = "";
+      throw invalid_argument("[load] 'path' is longer than 1024 bytes");
+    }
   });
   submit(call, std::move(op), reply);
 }

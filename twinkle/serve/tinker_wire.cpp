@@ -284,7 +284,11 @@ CallHead call_head(std::string_view proto) {
   CallHead head;
   for (WireReader in(proto, "ForwardBackwardRequest"); in.next();) {
     if (in.field() == 1) head.model_id = in.text();
-    if (in.field() == 2 && in.integer() > 0) head.seq_id = in.integer();
+    if (in.field() == 2) {
+      const int64_t seq = in.integer();
+      if (seq < 0 || seq > int64_t{1} << 62) throw invalid_argument("'seq_id' must be from 0 to 2^62");
+      if (seq > 0) head.seq_id = seq;
+    }
     if (in.field() == 6) head.forward_only = in.boolean();
   }
   if (head.model_id.empty()) throw invalid_argument("'model_id' must be a text");
