@@ -20,13 +20,13 @@ fail() {
 
 # attempt WHAT WHAT_TO_DO COMMAND...: runs it; on failure shows the end of its output and says what to do.
 attempt() {
-  local what=$1 todo=$2 log
+  local what=$1 advice=$2 log
   shift 2
   log=$(mktemp)
   if ! "$@" >"$log" 2>&1; then
     tail -n 30 "$log" >&2
     rm -f "$log"
-    fail "$what failed" "$todo"
+    fail "$what failed" "$advice"
   fi
   rm -f "$log"
 }

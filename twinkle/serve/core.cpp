@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "twinkle/core/caught.h"
 #include "twinkle/core/files.h"
 
 namespace twinkle::serve {
@@ -12,10 +13,8 @@ std::string number_key(const std::string& target, int64_t seq) { return target +
 Error error_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return e;
-  } catch (const std::exception& e) {
-    return internal_error(e.what());
+  } catch (...) {
+    return caught_error("server");
   }
 }
 

@@ -115,7 +115,7 @@ class Core {
   struct Turn {
     std::string id;
     Model* model = nullptr;
-    ModelQueue::Turn todo;
+    ModelQueue::Turn ready;
   };
 
   // Opening and keeping (core_state.cpp).

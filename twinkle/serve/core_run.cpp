@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "twinkle/core/caught.h"
 #include "twinkle/serve/core.h"
 
 namespace twinkle::serve {
@@ -9,16 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-Error error_now() {
-  try {
-    throw;
-  } catch (const Error& e) {
-    return e;
-  } catch (const std::exception& e) {
-    return internal_error(std::string("[server] ") + e.what());
-  }
-}
 
 // What a client is not told goes to the server's own log.
 Result failure_of(const Error& error) {
@@ -70,20 +61,20 @@ bool Core::train_round() {
   {
     const std::lock_guard lock(mutex_);
     for (auto& [id, model] : models_) {
-      ModelQueue::Turn todo = model->queue.take(begin, static_cast<size_t>(options_.turn_bytes));
-      if (!todo.empty()) turns.push_back({id, model.get(), std::move(todo)});
+      ModelQueue::Turn ready = model->queue.take(begin, static_cast<size_t>(options_.turn_bytes));
+      if (!ready.empty()) turns.push_back({id, model.get(), std::move(ready)});
     }
     if (turns.empty()) return false;
     ++counts_.train_rounds;
   }
   std::vector<Turn> merged;
   for (auto& turn : turns) {
-    const OpPtr& barrier = turn.todo.barrier;
+    const OpPtr& barrier = turn.ready.barrier;
     if (lost_.contains(turn.id)) {
       const Result lost = failure(unavailable(
           "[model] the state of this model could not be restored; it is tried again when the server starts"));
       if (barrier) finish(barrier, lost);
-      for (const auto& op : turn.todo.calls) finish(op, lost);
+      for (const auto& op : turn.ready.calls) finish(op, lost);
       continue;
     }
     if (barrier && barrier->kind != OpKind::kOptimStep) {
@@ -106,7 +97,7 @@ void Core::make_resident(const Turn& turn) {
 }
 
 void Core::carry_out_alone(Turn& turn) {
-  const OpPtr op = turn.todo.barrier;
+  const OpPtr op = turn.ready.barrier;
   if (op->known && op->known->failed()) return;  // it had no effect
   if (!op->refused.empty()) return finish(op, {Result::Kind::kUserError, op->refused});
   try {
@@ -131,13 +122,13 @@ void Core::carry_out_alone(Turn& turn) {
     finish(op, json_result(answer));
     ++turn.model->operations;
   } catch (...) {
-    return finish(op, failure_of(error_now()));
+    return finish(op, failure_of(caught_error("server")));
   }
   if (op->kind != OpKind::kLoadWeights) return;
   try {  // a checkpoint may go; what was loaded from it must not need it again
     take_snapshot(turn.id, *turn.model);
   } catch (...) {
-    std::fprintf(stderr, "snapshot: %s\n", error_now().what());
+    std::fprintf(stderr, "snapshot: %s\n", caught_error("server").what());
   }
 }
 
@@ -213,7 +204,7 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
     try {
       redo(turn);
     } catch (...) {  // the checkpoint is there; the next step must not use a part of the gradients
-      queue.called(queue.pending_calls().front(), true, failure_of(error_now()).bytes);
+      queue.called(queue.pending_calls().front(), true, failure_of(caught_error("server")).bytes);
     }
   }
   if (failed) std::rethrow_exception(failed);
@@ -262,7 +253,7 @@ void Core::redo(Turn& turn) {
 
 // Whether a step can go on; otherwise it has failed here and the gradients are gone.
 void Core::before_step(Turn& turn) {
-  const OpPtr op = turn.todo.barrier;
+  const OpPtr op = turn.ready.barrier;
   ModelQueue& queue = turn.model->queue;
   try {
     if (!op->refused.empty()) throw invalid_argument(op->refused);
@@ -276,15 +267,15 @@ void Core::before_step(Turn& turn) {
       redo(turn);
     }
   } catch (...) {
-    const Error error = error_now();
+    const Error error = caught_error("server");
     queue.clear_gradients();
     try {
       discard(turn.id);
     } catch (...) {
-      std::fprintf(stderr, "gradients of %s: %s\n", turn.id.c_str(), error_now().what());
+      std::fprintf(stderr, "gradients of %s: %s\n", turn.id.c_str(), caught_error("server").what());
     }
     finish(op, failure_of(error));
-    turn.todo.barrier.reset();
+    turn.ready.barrier.reset();
   }
 }
 
@@ -294,29 +285,29 @@ void Core::run_merged(std::vector<Turn>& turns) {
     try {
       make_resident(turn);
     } catch (...) {
-      const Result result = failure_of(error_now());
-      if (turn.todo.barrier) finish(turn.todo.barrier, result);
-      for (const auto& op : turn.todo.calls) finish(op, result);
-      turn.todo = {};
+      const Result result = failure_of(caught_error("server"));
+      if (turn.ready.barrier) finish(turn.ready.barrier, result);
+      for (const auto& op : turn.ready.calls) finish(op, result);
+      turn.ready = {};
       continue;
     }
-    if (turn.todo.barrier) before_step(turn);
+    if (turn.ready.barrier) before_step(turn);
     // A snapshot has no gradients, so it is taken between the step and the calls behind it.
     Model& model = *turn.model;
-    const bool snapshot = turn.todo.barrier && (model.operations >= options_.snapshot_operations ||
-                                                model.bytes >= options_.snapshot_bytes);
-    if (turn.todo.barrier) now.emplace_back(&turn, turn.todo.barrier);
-    for (const auto& op : turn.todo.calls) (snapshot ? after_snapshot : now).emplace_back(&turn, op);
+    const bool snapshot = turn.ready.barrier && (model.operations >= options_.snapshot_operations ||
+                                                 model.bytes >= options_.snapshot_bytes);
+    if (turn.ready.barrier) now.emplace_back(&turn, turn.ready.barrier);
+    for (const auto& op : turn.ready.calls) (snapshot ? after_snapshot : now).emplace_back(&turn, op);
   }
   run_works(now);
   for (auto& turn : turns) {
     Model& model = *turn.model;
-    if (!turn.todo.barrier || model.queue.has_pending()) continue;
+    if (!turn.ready.barrier || model.queue.has_pending()) continue;
     if (model.operations < options_.snapshot_operations && model.bytes < options_.snapshot_bytes) continue;
     try {
       take_snapshot(turn.id, model);
     } catch (...) {  // the log has it all; the next step tries again
-      std::fprintf(stderr, "snapshot: %s\n", error_now().what());
+      std::fprintf(stderr, "snapshot: %s\n", caught_error("server").what());
     }
   }
   run_works(after_snapshot);
@@ -354,7 +345,7 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
   try {
     done = engine_->train(works);
   } catch (...) {  // a bug, or no memory
-    done.assign(works.size(), {.error = error_now()});
+    done.assign(works.size(), {.error = caught_error("server")});
   }
   for (size_t i = 0; i < run.size(); ++i) {
     const auto& [turn, op] = run[i];
@@ -419,7 +410,7 @@ void Core::begin_samples() {
       load_sampler_weights(call.weights);
       sampling_[engine_->sample(call)] = op;
     } catch (...) {
-      finish(op, failure_of(error_now()));
+      finish(op, failure_of(caught_error("server")));
     }
   }
 }
@@ -438,7 +429,7 @@ bool Core::sample_round() {
       engine_->sample_pass();
       answers = engine_->take_samples();
     } catch (...) {
-      const Result result = failure_of(error_now());
+      const Result result = failure_of(caught_error("server"));
       for (const auto& [ticket, op] : sampling_) finish(op, result);
       sampling_.clear();
       return true;

@@ -54,6 +54,13 @@ uint64_t random_seed() {
   return seed >> 1;
 }
 
+// The number that a session gives to what it makes.
+int64_t need_number(const Json& body, const char* name) {
+  const int64_t number = int_or(body, name, -1, 0, INT32_MAX);
+  if (number < 0) throw invalid_argument("'" + std::string(name) + "' is missing");
+  return number;
+}
+
 // What a client says of its model is kept and shown as it is.
 void check_metadata(const Json& metadata) {
   if (metadata.dump(-1, ' ', false, Json::error_handler_t::replace).size() > 64 << 10)
@@ -277,8 +284,7 @@ Operation TinkerApi::model_operation(Call& call, OpKind kind) {
 
 void TinkerApi::create_model(Call& call) {
   const Session session = need_session(call);
-  const int64_t number = int_or(call.body, "model_seq_id", -1, 0, INT32_MAX);
-  if (number < 0) throw invalid_argument("'model_seq_id' is missing");
+  const int64_t number = need_number(call.body, "model_seq_id");
   ModelEntry model{.id = session.id + ":train:" + std::to_string(number),
                    .session = session.id,
                    .owner = call.owner,
@@ -407,8 +413,7 @@ void TinkerApi::load_weights(Call& call) {
   } else {
     // A new model from a checkpoint, whose shape it takes.
     const Session session = need_session(call);
-    const int64_t number = int_or(call.body, "model_seq_id", -1, 0, INT32_MAX);
-    if (number < 0) throw invalid_argument("'model_seq_id' is missing");
+    const int64_t number = need_number(call.body, "model_seq_id");
     ModelEntry model{.id = session.id + ":train:" + std::to_string(number),
                      .session = session.id,
                      .owner = call.owner,
@@ -453,8 +458,7 @@ void TinkerApi::weights_info(Call& call) {
 
 void TinkerApi::create_sampling_session(Call& call) {
   const Session session = need_session(call);
-  const int64_t number = int_or(call.body, "sampling_session_seq_id", -1, 0, INT32_MAX);
-  if (number < 0) throw invalid_argument("'sampling_session_seq_id' is missing");
+  const int64_t number = need_number(call.body, "sampling_session_seq_id");
   SamplerEntry sampler{.id = session.id + ":sample:" + std::to_string(number),
                        .session = session.id,
                        .owner = call.owner,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "twinkle/core/caught.h"
 #include "twinkle/core/suggest.h"
 
 namespace twinkle {
@@ -23,16 +24,6 @@ int64_t rows_of(std::span<const FeatureRun> runs) {
   int64_t rows = 0;
   for (const FeatureRun& run : runs) rows += run.rows;
   return rows;
-}
-
-Error error_now() {
-  try {
-    throw;
-  } catch (const Error& e) {
-    return e;
-  } catch (const std::exception& e) {
-    return internal_error(std::string("[run] ") + e.what());
-  }
 }
 
 }  // namespace
@@ -246,7 +237,7 @@ void MultiLoraTransformersModel::take_requests(Running& running, PassPlanner& pl
       try {
         work(i);
       } catch (...) {
-        running.results[i].error = error_now();
+        running.results[i].error = caught_error("run");
       }
     }
   };
@@ -303,7 +294,7 @@ std::vector<TenantResult> MultiLoraTransformersModel::run(std::span<const Tenant
         try {
           running.result(id).step = carry_out_step(running.request(id));
         } catch (...) {
-          running.result(id).error = error_now();
+          running.result(id).error = caught_error("run");
         }
       }
       if (!plan.pieces.empty()) run_pass(running, plan.pieces);
@@ -318,7 +309,7 @@ std::vector<TenantResult> MultiLoraTransformersModel::run(std::span<const Tenant
 
 // The error under way is that of request `id`; what its parts left in the gradients goes too.
 void MultiLoraTransformersModel::fail_request(Running& running, int64_t id) {
-  running.result(id).error = error_now();
+  running.result(id).error = caught_error("run");
   end_call(running, id);
 }
 
@@ -408,14 +399,14 @@ void MultiLoraTransformersModel::run_pass(Running& running, const std::vector<Pa
         group_of(running.request(item.place.id)).take_forward(*running.call(item.place.id), *item.piece);
       } catch (...) {
         // Its gradients are taken back when the pass is over.
-        running.result(item.place.id).error = error_now();
+        running.result(item.place.id).error = caught_error("run");
         broken.insert(item.place.id);
       }
     }
     if (backward) shared_.fused().backward();
     shared_.fused().finish();
   } catch (...) {
-    const Error error = error_now();
+    const Error error = caught_error("run");
     for (const auto& item : items) {
       if (running.result(item.place.id).ok()) running.result(item.place.id).error = error;
       broken.insert(item.place.id);

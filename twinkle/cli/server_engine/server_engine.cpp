@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "twinkle/core/caught.h"
 #include "twinkle/core/files.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/sample/engine.h"
@@ -337,11 +338,8 @@ class ServerEngine : public serve::Engine {
     SampleResult result;
     try {
       result = job.job->wait();
-    } catch (const Error& e) {
-      done.error = e;
-      return done;
-    } catch (const std::exception& e) {
-      done.error = internal_error(std::string("[sample] ") + e.what());
+    } catch (...) {
+      done.error = caught_error("sample");
       return done;
     }
     for (auto& sequence : result.sequences) {
