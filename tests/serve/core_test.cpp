@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/serve/core_testing.h"
+#include "tests/thrown.h"
 
 namespace twinkle::serve {
 namespace {
@@ -158,12 +159,7 @@ TEST(Core, RefusesMoreThanAnOwnerMayHaveWaiting) {
   Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(30), .owner_operations = 3});
   const std::string m = rig.make_model(kAnn);
   for (const int seq : {5, 6, 7}) rig.submit(Rig::call(kAnn, m, seq, {1}));  // wait for number 1
-  try {
-    rig.submit(Rig::call(kAnn, m, 8, {1}));
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kExhausted);
-  }
+  EXPECT_HAS(test::thrown([&] { rig.submit(Rig::call(kAnn, m, 8, {1})); }, ErrorKind::kExhausted), "[queue]");
   const std::string other = rig.make_model(kBob, "b:train:0");
   EXPECT_EQ(rig.weight(kBob, other, 1), 100);
 }
@@ -238,7 +234,6 @@ TEST(Core, GoesOnAfterARestartWithTheSameBits) {
   EXPECT_EQ(rig.result("s:train:0:r999", kAnn), "missing");
 }
 
-// Snapshots bound the replay, and the log is written anew before it grows without end.
 // Its gradient waits for the step: whoever sends the call again must not add to it.
 TEST(Core, KnowsACallWhoseResultIsForgotten) {
   const test::TempDir dir;
@@ -310,6 +305,7 @@ TEST(Core, NeverWritesASnapshotOverAnother) {
   EXPECT_EQ(rig.weight(kAnn, b, 4), 90);
 }
 
+// Snapshots bound the replay, and the log is written anew before it grows without end.
 TEST(Core, BoundsTheLog) {
   const test::TempDir dir;
   CoreOptions options{.snapshot_operations = 10, .log_bytes = 20000, .result_seconds = 0.5};

@@ -111,7 +111,7 @@ class FakeEngine : public Engine {
     int64_t calls = 0, steps = 0;
   };
   std::shared_ptr<Seen> seen_;
-  EngineInfo info_{.vocab_size = 1000, .context = 64, .max_rank = 64};
+  EngineInfo info_{.context = 64, .max_rank = 64};
   std::map<std::string, Model> models_;
   std::map<std::string, double> weights_;
   std::vector<SampleDone> queued_, answered_;

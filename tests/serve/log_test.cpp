@@ -147,7 +147,7 @@ TEST(Log, RefusesAnotherFormat) {
   write_log(dir / "log", {"x"});
   const std::string path = dir / "log/log-00000001";
   std::string bytes = read_file(path);
-  bytes[7] = '2';
+  bytes[7] = '1';
   write_file_atomic(path, bytes);
   EXPECT_THROW(records_of(dir / "log"), Error);
 }
@@ -170,7 +170,7 @@ TEST(Log, IsReplacedAsAWhole) {
 TEST(Log, IgnoresAnUnfinishedReplacement) {
   const test::TempDir dir;
   write_log(dir / "log", {"x"});
-  write_file_atomic(dir / "log/log-00000002.new", "TWKLLOG1 half");
+  write_file_atomic(dir / "log/log-00000002.new", "TWKLLOG2 half");
   EXPECT_EQ(records_of(dir / "log"), std::vector<std::string>{"x"});
   EXPECT_FALSE(file_exists(dir / "log/log-00000002.new"));
 }

@@ -78,7 +78,7 @@ def close(a, b, tolerance):
     assert np.all(np.abs(a - b) <= tolerance), np.abs(a - b).max()
 
 
-# ---------------------------------------------------------------- the tests
+# The tests.
 
 
 def test_a_script(server):

@@ -35,7 +35,8 @@ def stories():
 class Server:
     def __init__(self, build, data=None, options=()):
         self.program = str(pathlib.Path(build) / "bin/twinkle-server")
-        self.folder = data or tempfile.mkdtemp(prefix="twinkle-server-")
+        self.made = None if data else tempfile.TemporaryDirectory(prefix="twinkle-server-")
+        self.folder = data or self.made.name
         self.options = list(options)
         self.port = 0
         self.process = None
@@ -93,4 +94,6 @@ def run_tests(server, tests):
             print(f"[FAILED] {name}", flush=True)
             failed += 1
     server.stop()
+    if server.made:
+        server.made.cleanup()
     return 1 if failed else 0

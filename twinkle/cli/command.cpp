@@ -29,15 +29,6 @@ Table& table() {
   return instance;
 }
 
-std::string folder_of_program() {
-  char path[PATH_MAX];
-  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length <= 0)
-    throw internal_error("[twinkle] cannot read /proc/self/exe: " + std::string(std::strerror(errno)));
-  const std::string_view all(path, static_cast<size_t>(length));
-  return std::string(all.substr(0, all.rfind('/')));
-}
-
 // Becomes the program that links torch. Returns only by throwing.
 void become_engine(char** argv) {
   const std::string engine = folder_of_program() + "/twinkle-engine";
@@ -109,6 +100,15 @@ int run(const std::vector<std::string>& words, char** argv, bool is_engine) {
 }
 
 }  // namespace
+
+std::string folder_of_program() {
+  char path[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0)
+    throw internal_error("[twinkle] cannot read /proc/self/exe: " + std::string(std::strerror(errno)));
+  const std::string_view all(path, static_cast<size_t>(length));
+  return std::string(all.substr(0, all.rfind('/')));
+}
 
 AddCommand::AddCommand(CommandSpec spec) {
   TW_CHECK(spec.groups, "command '" + spec.name + "' has no options");

@@ -49,6 +49,8 @@ const CommandSpec& command(std::string_view name);
 /// Names of the commands this program runs itself.
 std::vector<std::string> runnable_commands();
 
+/// Where the program that runs lies.
+std::string folder_of_program();
 std::string version();
 std::string overview();
 std::string command_help(const CommandSpec& spec);

@@ -2,8 +2,8 @@
 // frame carries its kind, number, length and checksums; lengths are checked before anything is allocated, and
 // a damaged, torn or foreign stream is an error that names the place.
 //
-//   frame:  magic u32 | kind u32 | number u64 | bytes u64 | crc of the body u32 | crc of these 28 bytes u32 |
-//   body
+//   frame:  magic u32 | kind u32 | number u64 | bytes u64 | crc of the body u32 | crc of these 28 bytes u32
+//           | body
 //
 // Little-endian. Each direction counts its own frames. Bucket i holds bytes i*bucket .. of the file; only the
 // last may be shorter. One thread per object.

@@ -3,8 +3,7 @@
 //
 //   trainer   about    what comes: {"what": "adapter" | "model", ...}, see about_specs()
 //   sampler   reply    {"status": "go"}; or "base": send the model that the adapter sits on first, then
-//   announce
-//                      the adapter again; or "error" with kind and message, after which it hangs up
+//                      announce the adapter again; or "error" with kind and message, after which it hangs up
 //   trainer   buckets  a safetensors file, an adapter's or the model's
 //   trainer   end      {"weights_id": ...} of a model, {} of an adapter
 //   sampler   reply    {"status": "done", "version": ..., "isa": ...} once requests get the new weights, or

@@ -8,8 +8,6 @@
 namespace twinkle::serve {
 namespace {
 
-std::string number_key(const std::string& target, int64_t seq) { return target + "#" + std::to_string(seq); }
-
 Error error_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -87,9 +85,7 @@ void Core::submit(Operation op, OnAccepted on_accepted) {
 
   const auto future = std::make_shared<Future>();
   future->op = std::make_shared<Operation>(std::move(op));
-  future->head = *future->op;
-  future->head.body.clear();
-  future->head.args = nullptr;
+  future->head = head_of(*future->op);
   future->acks.push_back(std::move(on_accepted));
   futures_[future->head.request_id] = future;
   by_number_[number_key(future->head.target, future->head.seq)] = future;
@@ -218,10 +214,19 @@ uint64_t Core::wait(const std::string& request_id, const std::string& owner, OnO
   return 0;
 }
 
-bool Core::stop_waiting(const std::string& request_id, uint64_t waiter) {
-  const std::lock_guard lock(mutex_);
-  const auto found = futures_.find(request_id);
-  return found != futures_.end() && found->second->waiters.erase(waiter) > 0;
+void Core::stop_waiting(const std::string& request_id, uint64_t waiter) {
+  OnOutcome on_outcome;
+  Outcome outcome;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = futures_.find(request_id);
+    if (found == futures_.end()) return;
+    const auto node = found->second->waiters.extract(waiter);
+    if (node.empty()) return;
+    on_outcome = std::move(node.mapped());
+    outcome = outcome_of(*found->second);
+  }
+  on_outcome(outcome);
 }
 
 double Core::last_request(const std::string& target) const {

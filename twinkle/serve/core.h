@@ -71,18 +71,18 @@ class Core {
     std::shared_ptr<const Result> result;
   };
   using OnOutcome = std::function<void(const Outcome&)>;
-  /// The result, now or when it is there; never kPending. Returns what stop_waiting() takes, 0 when the call
-  /// was made already.
+  /// The result, now or when it is there; kPending from stop_waiting() only. Returns what that takes, 0 when
+  /// the call was made already.
   uint64_t wait(const std::string& request_id, const std::string& owner, OnOutcome on_outcome);
-  /// Forgets a waiter; false when it was called, or is just being.
-  bool stop_waiting(const std::string& request_id, uint64_t waiter);
+  /// Calls a waiter with kPending and forgets it; nothing when it was called already.
+  void stop_waiting(const std::string& request_id, uint64_t waiter);
 
   /// When the last operation of a model was accepted; 0 when the log no longer knows.
   double last_request(const std::string& target) const;
 
-  /// Numbers for /metrics and tests.
+  /// Numbers for tests.
   struct Counts {
-    int64_t waiting = 0, results = 0, snapshots = 0, train_rounds = 0, log_bytes = 0;
+    int64_t waiting = 0, results = 0, snapshots = 0, log_bytes = 0;
   };
   Counts counts() const;
   double now() const { return options_.now(); }
@@ -140,6 +140,9 @@ class Core {
   void deliver(const std::string& request_id, std::shared_ptr<const Result> result);
   Model& model_of(const std::string& id);  // under mutex_
   static Outcome outcome_of(const Future& future);
+  static std::string number_key(const std::string& target, int64_t seq) {
+    return target + "#" + std::to_string(seq);
+  }
 
   // Carrying out (core_run.cpp), on the one thread.
   void run();
@@ -155,7 +158,6 @@ class Core {
   void run_works(const std::vector<std::pair<Turn*, OpPtr>>& items);
   void redo(Turn& turn);
   void discard(const std::string& id);
-  const std::shared_ptr<const TrainCall>& call_of(Operation& op);
   bool sample_round();
   void begin_samples();
   void load_sampler_weights(const std::string& folder);

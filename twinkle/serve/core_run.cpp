@@ -65,7 +65,6 @@ bool Core::train_round() {
       if (!ready.empty()) turns.push_back({id, model.get(), std::move(ready)});
     }
     if (turns.empty()) return false;
-    ++counts_.train_rounds;
   }
   std::vector<Turn> merged;
   for (auto& turn : turns) {
@@ -228,11 +227,6 @@ Json Core::save_for_sampler(const Operation& op) {
 
 // Merged passes.
 
-const std::shared_ptr<const TrainCall>& Core::call_of(Operation& op) {
-  if (!op.call) op.call = std::make_shared<const TrainCall>(decode_call(op.body));
-  return op.call;
-}
-
 void Core::discard(const std::string& id) {
   const TrainWork work{.model = id, .kind = TrainWork::Kind::kDiscard};
   for (const auto& done : engine_->train({&work, 1})) {
@@ -244,7 +238,9 @@ void Core::discard(const std::string& id) {
 void Core::redo(Turn& turn) {
   std::vector<TrainWork> works;
   for (const auto& op : turn.model->queue.pending_calls())
-    works.push_back({.model = turn.id, .kind = TrainWork::Kind::kCall, .call = call_of(*op)});
+    works.push_back({.model = turn.id,
+                     .kind = TrainWork::Kind::kCall,
+                     .call = std::make_shared<const TrainCall>(decode_call(op->body))});
   for (const auto& done : engine_->train(works)) {
     if (done.error) throw *done.error;
   }
@@ -337,7 +333,9 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
       continue;
     }
     if (op->known && op->forward_only) continue;
-    works.push_back({.model = turn->id, .kind = TrainWork::Kind::kCall, .call = call_of(*op)});
+    works.push_back({.model = turn->id,
+                     .kind = TrainWork::Kind::kCall,
+                     .call = std::make_shared<const TrainCall>(decode_call(op->body))});
     run.emplace_back(turn, op);
   }
   if (works.empty()) return;
@@ -366,7 +364,7 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
       continue;
     }
     CallResult result{.loss = done[i].loss, .logprobs = std::move(done[i].logprobs)};
-    const TrainCall& call = *op->call;
+    const TrainCall& call = *works[i].call;
     for (size_t d = 0; call.loss == "cross_entropy" && d < call.data.size(); ++d) {
       const auto weights = call.data[d].inputs.find("weights");
       auto& out = result.elementwise_loss.emplace_back();

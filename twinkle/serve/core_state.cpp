@@ -29,9 +29,7 @@ void Core::read_record(Recovered& found, std::string_view record) {
     next_id_ = std::max(next_id_, op->id + 1);
     if (found.by_id.contains(op->id)) return;  // an append that ran beside a new log
     auto future = std::make_shared<Future>();
-    future->head = *op;
-    future->head.body.clear();
-    future->head.args = nullptr;
+    future->head = head_of(*op);
     future->durable = true;
     if (kind == "operation") future->op = std::move(op);
     found.by_id[future->head.id] = future;
@@ -88,7 +86,7 @@ void Core::requeue(Recovered& found) {
   std::vector<OpPtr> late;
   for (const auto& [id, future] : found.by_id) {
     futures_[future->head.request_id] = future;
-    by_number_[future->head.target + "#" + std::to_string(future->head.seq)] = future;
+    by_number_[number_key(future->head.target, future->head.seq)] = future;
     if (future->result) {
       result_bytes_ += static_cast<int64_t>(future->result->bytes.size());
       by_age_[future->done].push_back(future);
@@ -167,7 +165,7 @@ void Core::take_snapshot(const std::string& id, Model& model) {
       if (future->head.seq > closed || !future->result) return false;
       future->op.reset();
       if (!futures_.contains(future->head.request_id))
-        by_number_.erase(future->head.target + "#" + std::to_string(future->head.seq));
+        by_number_.erase(number_key(future->head.target, future->head.seq));
       return true;
     });
     ++counts_.snapshots;
@@ -206,8 +204,7 @@ void Core::forget(const FuturePtr& future) {
   }
   futures_.erase(future->head.request_id);
   // While no snapshot covers it, whoever sends it again must not be taken for a new one.
-  if (!future->queued || !future->op)
-    by_number_.erase(future->head.target + "#" + std::to_string(future->head.seq));
+  if (!future->queued || !future->op) by_number_.erase(number_key(future->head.target, future->head.seq));
 }
 
 void Core::housekeeping() {
@@ -239,8 +236,9 @@ void Core::remove_dead_checkpoints() {
   log_->flush();  // what was loaded from them is in a snapshot by now
   for (const auto& checkpoint : expired) store_.remove(checkpoint);
   std::error_code ignored;
+  const auto used = store_.folders();
   for (const auto& entry : fs::directory_iterator(path("checkpoints"), ignored)) {
-    if (!store_.folder_in_use("checkpoints/" + entry.path().filename().string()))
+    if (!used.contains("checkpoints/" + entry.path().filename().string()))
       fs::remove_all(entry.path(), ignored);
   }
   sweep_ = false;

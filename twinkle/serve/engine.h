@@ -20,7 +20,6 @@
 namespace twinkle::serve {
 
 struct EngineInfo {
-  int64_t vocab_size = 0;
   int64_t context = 0;  // most tokens of a sequence
   int64_t max_rank = 0;
 };

@@ -3,22 +3,24 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 
-#include "twinkle/core/error.h"
+#include "twinkle/core/crc32c.h"
+#include "twinkle/core/file_errors.h"
 #include "twinkle/core/files.h"
+#include "twinkle/core/left_overs.h"
 
 namespace twinkle::serve {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kHeader("TWKLLOG1", 8);  // the last letter is the version
+constexpr std::string_view kHeader("TWKLLOG2", 8);  // the last letter is the version
 constexpr uint32_t kMagic = 0x52574c47;
 constexpr int64_t kMostBytes = int64_t{1} << 30;  // of one record
 constexpr std::string_view kPrefix = "log-", kNew = ".new";
@@ -31,19 +33,12 @@ struct RecordHead {
 static_assert(sizeof(RecordHead) == 32);
 
 uint32_t crc_of(const RecordHead& head, std::string_view payload) {
-  uLong crc = ::crc32(0, reinterpret_cast<const Bytef*>(&head.length), sizeof(head) - 8);
-  for (size_t at = 0; at < payload.size();) {  // zlib counts in 32 bits
-    const size_t n = std::min<size_t>(payload.size() - at, 1u << 30);
-    crc = ::crc32(crc, reinterpret_cast<const Bytef*>(payload.data() + at), static_cast<uInt>(n));
-    at += n;
-  }
-  return static_cast<uint32_t>(crc);
+  const auto fields = std::as_bytes(std::span(&head, 1)).subspan(offsetof(RecordHead, length));
+  return crc32c(std::as_bytes(std::span(payload)), crc32c(fields));
 }
 
 [[noreturn]] void disk_failed(const std::string& what, int error) {
-  const std::string message = "[log] cannot " + what + ": " + std::strerror(error);
-  if (error == ENOSPC || error == EDQUOT) throw exhausted(message);
-  throw unavailable(message);
+  throw file_error("[log] cannot " + what, error);
 }
 
 // The whole record at `at`, if there is one.
@@ -105,6 +100,7 @@ Log::~Log() {
 // Opening.
 
 void Log::open_newest(const std::function<void(std::string_view)>& on_record) {
+  remove_left_over_files(folder_);  // of a first start that was cut off
   std::vector<std::string> others;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();

@@ -2,12 +2,11 @@
 // one fsync (group commit). Any thread may append; records are durable in the order of the calls.
 //
 // A file is a header and records. Each record says its length, its place in the file, and up to where the
-// file was known to be durable when it was written, all under a CRC-32 with its payload. What is found at a
+// file was known to be durable when it was written, all under a CRC-32C with its payload. What is found at a
 // start:
 //   - a damaged end that no later record vouches for is a write that never was acknowledged: it is cut off;
-//   - damage before a place that a later whole record calls durable is lost data that was acknowledged: the
-//   log
-//     does not open, and says where (`unavailable`);
+//   - damage before a place that a later whole record calls durable is lost data that was acknowledged:
+//     the log does not open, and says where (`unavailable`);
 //   - another format or version does not open either.
 // Nothing tells a torn last write from damage to the last group that was acknowledged, unless the log was
 // closed in order: close() leaves a record that vouches for all before it.

@@ -1,16 +1,14 @@
 // The order of one model's operations. The client numbers them (seq); they arrive in any order, repeat, and
 // some numbers never come.
 //
-//   - Barriers (a step, a save, a load) and calls (forward, forward_backward) take effect by number. What a
-//   call
-//     adds to the gradients adds up by number too: calls that were carried out in another order, because a
-//     lower number came late, are carried out again before the step.
-//   - An operation behind a number that is missing waits for it, but no longer than `gap_wait`: a client that
-//   was
-//     refused a number goes on with the next.
+//   - Barriers (a step, a save, a load) and calls (forward, forward_backward) take effect by number.
+//     What a call adds to the gradients adds up by number too: calls that were carried out in another
+//     order, because a lower number came late, are carried out again before the step.
+//   - An operation behind a number that is missing waits for it, but no longer than `gap_wait`: a client
+//     that was refused a number goes on with the next.
 //   - What arrives behind the last barrier that was carried out is too late; see too_late().
-//   - After a call that failed the gradients are not what the client thinks: the next step fails and clears
-//   them.
+//   - After a call that failed the gradients are not what the client thinks: the next step fails and
+//     clears them.
 //
 // Time comes from the caller. Not thread-safe.
 #pragma once
@@ -36,7 +34,6 @@ class ModelQueue {
   /// The number for an operation whose client gives none: behind all that are known.
   int64_t next_number() const;
   void push(OpPtr op);
-  bool empty() const { return waiting_.empty(); }
 
   struct Turn {
     OpPtr barrier;             // first

@@ -1,6 +1,7 @@
 #include "twinkle/serve/operation.h"
 
 #include <cmath>
+#include <utility>
 
 #include "twinkle/serve/wire.h"
 
@@ -35,6 +36,15 @@ Result failure(const Error& error) {
     default:
       return {Result::Kind::kServerError, "the server could not carry this out; its own log says why"};
   }
+}
+
+Operation head_of(Operation& op) {
+  std::string body = std::exchange(op.body, {});
+  Json args = std::exchange(op.args, nullptr);
+  Operation head = op;
+  op.body = std::move(body);
+  op.args = std::move(args);
+  return head;
 }
 
 // Calls.

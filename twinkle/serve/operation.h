@@ -40,14 +40,15 @@ struct Operation {
 
   // Not in the log.
   std::chrono::steady_clock::time_point arrived;
-  std::shared_ptr<const TrainCall> call;  // the body, once it was read
-  std::shared_ptr<const Result> known;    // it was carried out before a restart: only its effect is wanted
+  std::shared_ptr<const Result> known;  // it was carried out before a restart: only its effect is wanted
 
   /// Whether what comes after it must see its effect. Calls add up in the order of their numbers, whenever
   /// they come.
   bool is_barrier() const { return kind != OpKind::kCall; }
 };
 using OpPtr = std::shared_ptr<Operation>;
+/// All of it but body and arguments, of which no copy is made meanwhile.
+Operation head_of(Operation& op);
 
 std::string encode(const TrainCall& call);
 TrainCall decode_call(std::string_view bytes);

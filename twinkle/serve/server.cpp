@@ -1,11 +1,10 @@
 #include "twinkle/serve/server.h"
 
 #include <arpa/inet.h>
-#include <openssl/rand.h>
-
-#include <array>
 
 #include "twinkle/core/files.h"
+#include "twinkle/serve/random_hex.h"
+#include "twinkle/serve/tinker_replies.h"
 
 namespace twinkle::serve {
 namespace {
@@ -21,17 +20,6 @@ FolderLock lock_folder(const std::string& folder) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
-}
-
-std::string make_key() {
-  std::array<unsigned char, 24> bytes;
-  if (RAND_bytes(bytes.data(), bytes.size()) != 1) throw internal_error("[serve] no random numbers");
-  std::string key = "tml-";
-  for (const unsigned char b : bytes) {
-    key.push_back("0123456789abcdef"[b >> 4]);
-    key.push_back("0123456789abcdef"[b & 15]);
-  }
-  return key;
 }
 
 bool is_health(std::string_view path) {
@@ -59,10 +47,6 @@ bool has_body(const HttpRequest& request) {
   return !request.header("transfer-encoding").empty() || !(length.empty() || length == "0");
 }
 
-HttpReply refusal(int status, const char* detail) {
-  return {.status = status, .body = Json{{"detail", detail}}.dump()};
-}
-
 }  // namespace
 
 Server::Server(ServerOptions options, MakeEngine make_engine)
@@ -71,7 +55,7 @@ Server::Server(ServerOptions options, MakeEngine make_engine)
       store_(options_.data_dir + "/store.db") {
   for (const auto& key : options_.api_keys) store_.add_key(key);
   if (!store_.has_keys()) {
-    new_key_ = make_key();
+    new_key_ = random_hex("tml-", 24);
     store_.add_key(new_key_);
   }
   options_.core.data_dir = options_.data_dir;
@@ -120,20 +104,21 @@ std::optional<std::string> Server::owner_of(const HttpRequest& request) const {
 std::optional<HttpReply> Server::gate(const HttpRequest& request) const {
   const std::string_view host = host_part(request.header("host"));
   if (is_loopback(options_.http.host) && !is_loopback(host))
-    return refusal(403, "this server is for its own machine: the Host header must name it");
+    return tinker::error_reply(403, "this server is for its own machine: the Host header must name it");
   if (const auto origin = request.header("origin"); !origin.empty() && host_part(origin) != host)
-    return refusal(403, "pages of another origin can not use this server");
+    return tinker::error_reply(403, "pages of another origin can not use this server");
   if (is_health(request.path())) {  // without a key, so without a body
-    if (request.method != "GET" && request.method != "HEAD") return refusal(405, "this route takes GET");
-    if (has_body(request)) return refusal(413, "this route takes no body");
+    if (request.method != "GET" && request.method != "HEAD")
+      return tinker::error_reply(405, "this route takes GET");
+    if (has_body(request)) return tinker::error_reply(413, "this route takes no body");
     return std::nullopt;
   }
-  if (!owner_of(request)) return refusal(401, "Unable to validate credential");
+  if (!owner_of(request)) return tinker::error_reply(401, "Unable to validate credential");
   switch (tinker_->refusal(request)) {
     case 404:
-      return refusal(404, "there is no such route");
+      return tinker::error_reply(404, "there is no such route");
     case 405:
-      return refusal(405, "this route does not take that method");
+      return tinker::error_reply(405, "this route does not take that method");
     default:
       return std::nullopt;
   }
@@ -149,7 +134,7 @@ void Server::handle(const HttpRequest& request, HttpServer::Respond respond) {
   if (is_health(request.path())) return respond(health(request.path()));
   // The gate was passed with this very key; it may have been taken back since.
   const auto owner = owner_of(request);
-  if (!owner) return respond(refusal(401, "Unable to validate credential"));
+  if (!owner) return respond(tinker::error_reply(401, "Unable to validate credential"));
   tinker_->handle(request, *owner, std::move(respond));
 }
 

@@ -201,8 +201,9 @@ std::optional<std::string> Store::owner_of_key(std::string_view key) const {
 std::string Store::add_key(std::string_view key) {
   if (key.size() < 16) throw invalid_argument("[keys] a key needs at least 16 characters");
   const std::string hash = sha256_hex(key), owner = "user-" + hash.substr(0, 16);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard writing(writing_);
   Statement(db_, "INSERT OR IGNORE INTO keys VALUES(?, ?)", {hash, owner}).row();
+  const std::lock_guard lock(mutex_);
   return owners_[hash] = owner;
 }
 
@@ -213,37 +214,37 @@ bool Store::has_keys() const {
 
 // Things.
 
-namespace {
-constexpr const char* kPut = "INSERT OR REPLACE INTO things VALUES(?, ?, ?)";
+template <class T>
+void Store::write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry) {
+  Statement(db_, "INSERT OR REPLACE INTO things VALUES(?, ?, ?)", {kind, id, to_json(entry).dump()}).row();
+  const std::lock_guard lock(mutex_);
+  all[id] = entry;
 }
 
 void Store::put(const Session& session) {
-  const std::lock_guard lock(mutex_);
-  Statement(db_, kPut, {"session", session.id, to_json(session).dump()}).row();
-  sessions_[session.id] = session;
+  const std::lock_guard writing(writing_);
+  write(sessions_, "session", session.id, session);
 }
 
 void Store::put(const ModelEntry& model) {
-  const std::lock_guard lock(mutex_);
-  Statement(db_, kPut, {"model", model.id, to_json(model).dump()}).row();
-  models_[model.id] = model;
+  const std::lock_guard writing(writing_);
+  write(models_, "model", model.id, model);
 }
 
 void Store::put(const SamplerEntry& sampler) {
-  const std::lock_guard lock(mutex_);
-  Statement(db_, kPut, {"sampler", sampler.id, to_json(sampler).dump()}).row();
-  samplers_[sampler.id] = sampler;
+  const std::lock_guard writing(writing_);
+  write(samplers_, "sampler", sampler.id, sampler);
 }
 
 void Store::put(const Checkpoint& checkpoint) {
-  const std::lock_guard lock(mutex_);
-  Statement(db_, kPut, {"checkpoint", checkpoint.path(), to_json(checkpoint).dump()}).row();
-  checkpoints_[checkpoint.path()] = checkpoint;
+  const std::lock_guard writing(writing_);
+  write(checkpoints_, "checkpoint", checkpoint.path(), checkpoint);
 }
 
 void Store::remove(const Checkpoint& checkpoint) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard writing(writing_);
   Statement(db_, "DELETE FROM things WHERE kind = 'checkpoint' AND id = ?", {checkpoint.path()}).row();
+  const std::lock_guard lock(mutex_);
   checkpoints_.erase(checkpoint.path());
 }
 
@@ -290,10 +291,11 @@ std::vector<Checkpoint> Store::expired_checkpoints(double now) const {
 
 bool Store::set_expiry(const std::string& path, const std::string& owner, std::optional<double> expires,
                        double now) {
+  const std::lock_guard writing(writing_);
   auto found = checkpoint(path, owner, now);
   if (!found) return false;
   found->expires = expires;
-  put(*found);
+  write(checkpoints_, "checkpoint", path, *found);
   return true;
 }
 
@@ -332,10 +334,12 @@ std::vector<Checkpoint> Store::checkpoints_of(const std::string& owner, const st
   });
 }
 
-bool Store::folder_in_use(const std::string& folder) const {
+std::set<std::string> Store::folders() const {
   const std::lock_guard lock(mutex_);
-  const auto uses = [&](const auto& entry) { return entry.second.folder == folder; };
-  return std::ranges::any_of(checkpoints_, uses) || std::ranges::any_of(samplers_, uses);
+  std::set<std::string> out;
+  for (const auto& [path, checkpoint] : checkpoints_) out.insert(checkpoint.folder);
+  for (const auto& [id, sampler] : samplers_) out.insert(sampler.folder);
+  return out;
 }
 
 }  // namespace twinkle::serve

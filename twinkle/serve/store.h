@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,16 +87,19 @@ class Store {
   std::vector<ModelEntry> models_of(const std::string& owner, const std::string& session = "") const;
   std::vector<SamplerEntry> samplers_of(const std::string& owner, const std::string& session) const;
   std::vector<Checkpoint> checkpoints_of(const std::string& owner, const std::string& run, double now) const;
-  /// Whether a checkpoint or a sampler has its weights there.
-  bool folder_in_use(const std::string& folder) const;
+  /// Where checkpoints and samplers have their weights.
+  std::set<std::string> folders() const;
 
  private:
   struct Statement;
   void run(const char* sql) const;
   void load();
+  template <class T>
+  void write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry);
 
   sqlite3* db_ = nullptr;
-  mutable std::mutex mutex_;
+  std::mutex writing_;        // of the file, which waits for the disk; taken before mutex_
+  mutable std::mutex mutex_;  // guards the rest, which every request reads
   std::map<std::string, std::string, std::less<>> owners_;  // by hash of the key
   std::map<std::string, Session> sessions_;
   std::map<std::string, ModelEntry> models_;

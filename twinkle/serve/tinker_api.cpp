@@ -2,6 +2,7 @@
 
 #include <openssl/rand.h>
 
+#include "twinkle/serve/random_hex.h"
 #include "twinkle/serve/tinker_replies.h"
 #include "twinkle/serve/tinker_wire.h"
 #include "twinkle/serve/zstd_body.h"
@@ -15,7 +16,6 @@ constexpr std::string_view kPrefix = "/api/v1/";
 constexpr int kJsonDepth = 64;
 constexpr int64_t kMostBody = int64_t{256} << 20;  // unpacked
 constexpr size_t kMostJson = 64 << 20;             // of it: values take many times their text
-constexpr int64_t kMostSeq = int64_t{1} << 62;
 
 HttpReply reply_of(const Error& error) {
   switch (error.kind()) {
@@ -34,17 +34,6 @@ HttpReply reply_of(const Error& error) {
       std::fprintf(stderr, "request failed: %s\n", error.what());
       return error_reply(503, "the server can not do this now");
   }
-}
-
-std::string random_name(const char* prefix) {
-  std::array<unsigned char, 16> bytes;
-  if (RAND_bytes(bytes.data(), bytes.size()) != 1) throw internal_error("[serve] no random numbers");
-  std::string out = prefix;
-  for (const unsigned char b : bytes) {
-    out.push_back("0123456789abcdef"[b >> 4]);
-    out.push_back("0123456789abcdef"[b & 15]);
-  }
-  return out;
 }
 
 uint64_t random_seed() {
@@ -177,11 +166,12 @@ void TinkerApi::handle(const HttpRequest& request, const std::string& owner, Htt
   Call call{.request = request, .owner = owner, .arguments = found.arguments, .respond = respond};
   if (found.route == &TinkerApi::telemetry) return telemetry(call);  // nobody reads it
   try {
-    std::string body = request.body;
+    std::string unpacked;
+    std::string_view body = request.body;
     const std::string_view encoding = request.header("content-encoding");
     if (encoding == "zstd") {
       try {
-        body = unpack_zstd(body, kMostBody);
+        body = unpacked = unpack_zstd(body, kMostBody);
       } catch (const Error& e) {
         if (e.kind() == ErrorKind::kExhausted) return respond(error_reply(413, e.what()));
         throw;
@@ -190,7 +180,7 @@ void TinkerApi::handle(const HttpRequest& request, const std::string& owner, Htt
       return respond(error_reply(415, "content-encoding must be zstd or identity"));
     }
     if (request.header("content-type").starts_with("application/x-protobuf")) {
-      call.proto = std::move(body);
+      call.proto = body;
     } else if (body.size() > kMostJson) {
       return respond(error_reply(413, "a JSON body has at most 64 MiB; send large ones as protobuf"));
     } else if (!body.empty()) {
@@ -239,7 +229,7 @@ void TinkerApi::create_session(Call& call) {
   }
   if (info.dump().size() > 64 << 10) throw invalid_argument("[session] what it says of itself is too long");
   const Session session{
-      .id = random_name("session-"), .owner = call.owner, .info = info, .created = core_.now()};
+      .id = random_hex("session-", 16), .owner = call.owner, .info = info, .created = core_.now()};
   store_.put(session);
   call.respond(json_reply({{"type", "create_session"}, {"session_id", session.id}}));
 }
@@ -345,15 +335,14 @@ void TinkerApi::get_info(Call& call) {
 
 void TinkerApi::training_call(Call& call, const char* json_key) {
   const bool proto = !call.proto.empty();
-  const CallHead head = proto ? call_head(std::string_view(call.proto)) : call_head(call.body);
+  const CallHead head = proto ? call_head(call.proto) : call_head(call.body);
   if (!store_.model(head.model_id, call.owner)) throw not_found("there is no such model");
   Operation op{.kind = OpKind::kCall,
                .target = head.model_id,
                .seq = head.seq_id,
                .forward_only = head.forward_only || std::string_view(json_key) == "forward_input"};
-  op.refused = refusal_of([&] {
-    op.body = encode(proto ? parse_call(std::string_view(call.proto)) : parse_call(call.body, json_key));
-  });
+  op.refused =
+      refusal_of([&] { op.body = encode(proto ? parse_call(call.proto) : parse_call(call.body, json_key)); });
   submit(call, std::move(op), {{"model_id", head.model_id}});
 }
 
@@ -372,7 +361,7 @@ void TinkerApi::optim_step(Call& call) {
 void TinkerApi::save_weights(Call& call) {
   Operation op = model_operation(call, OpKind::kSaveWeights);
   op.refused = refusal_of([&] {
-    const std::string name = text_or(call.body, "path", random_name("weights-"));
+    const std::string name = text_or(call.body, "path", random_hex("weights-", 16));
     check_name(name);
     const int64_t ttl = int_or(call.body, "ttl_seconds", 0, 1, INT32_MAX);
     op.args = {{"kind", "weights"},
@@ -508,7 +497,7 @@ void TinkerApi::asample(Call& call) {
   // The same names however often it is sent.
   Json names = Json::array();
   for (int64_t i = 0; i < count; ++i)
-    names.push_back(sampler->id + ":" + (op.seq < 0 ? random_name("") : std::to_string(op.seq)) + ":" +
+    names.push_back(sampler->id + ":" + (op.seq < 0 ? random_hex("", 16) : std::to_string(op.seq)) + ":" +
                     std::to_string(i));
   submit(call, std::move(op), {{"sample_sequence_ids", names}});
 }
@@ -550,24 +539,27 @@ HttpReply render(const Core::Outcome& outcome, bool wants_proto) {
   return json_reply(value);
 }
 
+HttpReply pending(const std::string& id, bool started) {
+  Json reply = {{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}};
+  if (!started) {
+    reply["queue_state"] = "paused_capacity";
+    reply["queue_state_reason"] = "the model is being loaded";
+  }
+  return json_reply(reply, 408);
+}
+
 }  // namespace
 
 void TinkerApi::retrieve_future(Call& call) {
   const std::string id = need_text(call.body, "request_id");
   const bool proto = call.request.header("accept").find("application/x-protobuf") != std::string_view::npos;
-  const uint64_t waiter = core_.wait(
-      id, call.owner,
-      [respond = call.respond, proto](const Core::Outcome& outcome) { respond(render(outcome, proto)); });
-  if (waiter == 0) return;
-  after_(options_.poll, [this, id, waiter, respond = call.respond] {
-    if (!core_.stop_waiting(id, waiter)) return;
-    Json pending = {{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}};
-    if (!core_.started()) {
-      pending["queue_state"] = "paused_capacity";
-      pending["queue_state_reason"] = "the model is being loaded";
-    }
-    respond(json_reply(pending, 408));
-  });
+  const uint64_t waiter =
+      core_.wait(id, call.owner, [this, id, proto, respond = call.respond](const Core::Outcome& outcome) {
+        respond(outcome.state == Core::Outcome::State::kPending ? pending(id, core_.started())
+                                                                : render(outcome, proto));
+      });
+  // It holds no connection, which may be gone by then.
+  if (waiter != 0) after_(options_.poll, [this, id, waiter] { core_.stop_waiting(id, waiter); });
 }
 
 }  // namespace twinkle::serve

@@ -37,7 +37,7 @@ class TinkerApi {
     std::vector<std::string> arguments;  // the parts of the path that vary
     HttpServer::Respond respond;
     Json body = Json::object();
-    std::string proto;  // instead of `body`
+    std::string_view proto;  // instead of `body`
   };
   using Route = void (TinkerApi::*)(Call&);
   struct Found {

@@ -1,9 +1,11 @@
 #include "twinkle/serve/tinker_wire.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "twinkle/core/suggest.h"
+#include "twinkle/sample/sampling_param_specs.h"
 #include "twinkle/serve/wire.h"
 
 namespace twinkle::serve::tinker {
@@ -13,6 +15,11 @@ namespace {
 struct LossRule {
   const char* name;
   std::vector<const char*> needs, may_have, config;
+
+  bool reads(std::string_view input) const {
+    const auto is = [&](const char* name) { return input == name; };
+    return input == "target_tokens" || std::ranges::any_of(needs, is) || std::ranges::any_of(may_have, is);
+  }
 };
 const std::vector<LossRule>& loss_rules() {
   static const std::vector<LossRule> rules = {
@@ -173,9 +180,7 @@ const LossRule& rule_of(const std::string& loss) {
     if (loss == rule.name) return rule;
     names.emplace_back(rule.name);
   }
-  std::string list;
-  for (const auto& name : names) list += (list.empty() ? "" : ", ") + name;
-  throw invalid_argument("[forward_backward] loss_fn '" + loss + "' is not one of this server's: " + list +
+  throw invalid_argument("[forward_backward] loss_fn '" + loss + "' is not one of this server's" +
                          did_you_mean(loss, names));
 }
 
@@ -276,7 +281,7 @@ bool bool_or(const Json& body, const char* key, bool otherwise) {
 // Calls.
 
 int64_t seq_of(const Json& body) {
-  const int64_t seq = int_or(body, "seq_id", 0, 0, int64_t{1} << 62);
+  const int64_t seq = int_or(body, "seq_id", 0, 0, kMostSeq);
   return seq == 0 ? -1 : seq;
 }
 
@@ -286,7 +291,7 @@ CallHead call_head(std::string_view proto) {
     if (in.field() == 1) head.model_id = in.text();
     if (in.field() == 2) {
       const int64_t seq = in.integer();
-      if (seq < 0 || seq > int64_t{1} << 62) throw invalid_argument("'seq_id' must be from 0 to 2^62");
+      if (seq < 0 || seq > kMostSeq) throw invalid_argument("'seq_id' must be from 0 to 2^62");
       if (seq > 0) head.seq_id = seq;
     }
     if (in.field() == 6) head.forward_only = in.boolean();
@@ -351,11 +356,7 @@ TrainCall parse_call(std::string_view proto) {
         if (entry.field() == 2) tensor = entry.bytes();
       }
       // What the loss does not read is not looked at.
-      const auto reads = [&](const auto& names) {
-        return std::ranges::any_of(names, [&](const char* known) { return name == known; });
-      };
-      if (name == "target_tokens" || reads(rule.needs) || reads(rule.may_have))
-        raw.inputs[name] = tensor_from_proto(tensor, datum_name(i) + ", " + name);
+      if (rule.reads(name)) raw.inputs[name] = tensor_from_proto(tensor, datum_name(i) + ", " + name);
     }
     call.data.push_back(checked(std::move(raw), rule, datum_name(i)));
   }
@@ -383,11 +384,7 @@ TrainCall parse_call(const Json& body, const char* key) {
     RawDatum raw{.tokens = tokens_from_json(find(d, "model_input"), datum_name(i))};
     if (const Json* inputs = find(d, "loss_fn_inputs"); inputs != nullptr && inputs->is_object()) {
       for (const auto& [name, value] : inputs->items()) {
-        const auto reads = [&](const auto& names) {
-          return std::ranges::any_of(names, [&, n = name](const char* known) { return n == known; });
-        };
-        if (name == "target_tokens" || reads(rule.needs) || reads(rule.may_have))
-          raw.inputs[name] = tensor_from_json(value, datum_name(i) + ", " + name);
+        if (rule.reads(name)) raw.inputs[name] = tensor_from_json(value, datum_name(i) + ", " + name);
       }
     }
     call.data.push_back(checked(std::move(raw), rule, datum_name(i)));
@@ -434,9 +431,9 @@ SampleCall parse_sample(const Json& body) {
   }
   SampleCall call;
   call.prompt = tokens_from_json(find(body, "prompt"), "the prompt");
-  call.num_samples = int_or(body, "num_samples", 1, 1, 1024);
+  call.num_samples = int_or(body, "num_samples", 1, 1, kMostSamples);
   call.prompt_logprobs = bool_or(body, "prompt_logprobs", false);
-  call.topk_prompt_logprobs = int_or(body, "topk_prompt_logprobs", 0, 0, 1024);
+  call.topk_prompt_logprobs = int_or(body, "topk_prompt_logprobs", 0, 0, kMostAlternatives);
   static const Json none = Json::object();
   const Json* given = find(body, "sampling_params");
   const Json& p = given == nullptr ? none : *given;
@@ -499,7 +496,7 @@ std::string call_to_json(const CallResult& result) {
   Json outputs = Json::array();
   const auto tensor = [](const std::vector<float>& values) {
     Json data = Json::array();
-    // The shortest text that reads back as the same fp32 number, as a double.
+    // As doubles: the text reads back as the very fp32 number.
     for (const float x : values) data.push_back(number_or_text(x));
     return Json{{"data", std::move(data)}, {"dtype", "float32"}, {"shape", {values.size()}}};
   };

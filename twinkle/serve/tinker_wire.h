@@ -9,6 +9,8 @@
 
 namespace twinkle::serve::tinker {
 
+inline constexpr int64_t kMostSeq = int64_t{1} << 62;
+
 /// What of a forward_backward says where it belongs; read before all else.
 struct CallHead {
   std::string model_id;

@@ -69,13 +69,6 @@ double WireReader::real64() const {
   return value;
 }
 
-float WireReader::real32() const {
-  if (type_ != 5) fail("a field has the wrong type");
-  float value = 0;
-  std::memcpy(&value, bytes_.data(), sizeof(value));
-  return value;
-}
-
 void WireReader::integers(std::vector<int64_t>& out) const {
   if (type_ == 0) return out.push_back(integer());
   for (std::string_view packed = bytes(); !packed.empty();)

@@ -27,7 +27,6 @@ class WireReader {
   int64_t integer() const;
   bool boolean() const { return integer() != 0; }
   double real64() const;
-  float real32() const;
   /// A repeated integer, packed or not: appended.
   void integers(std::vector<int64_t>& out) const;
 

@@ -1,11 +1,9 @@
 // The program `twinkle-server`. It links no torch, so it listens within milliseconds; the library that
 // computes (libtwinkle_server_engine.so) is loaded beside, with the weights, on a thread of its own.
 #include <dlfcn.h>
-#include <limits.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
 
 #include "twinkle/cli/command.h"
@@ -72,17 +70,9 @@ std::string launch_help() {
          wrap_text(
              "Listens at once and serves as soon as the weights are loaded: /readyz says when. The official "
              "tinker Python package works with it: set TINKER_BASE_URL to the address and TINKER_API_KEY to "
-             "a "
-             "key. What was acknowledged survives kill -9. Ctrl-C stops in order.",
+             "a key. What was acknowledged survives kill -9. Ctrl-C stops in order.",
              0, 100) +
          "\n\n" + render_args_help(launch_groups(), 100);
-}
-
-std::string folder_of_program() {
-  char path[PATH_MAX];
-  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length <= 0) throw internal_error("[twinkle-server] cannot read /proc/self/exe");
-  return fs::path(std::string(path, static_cast<size_t>(length))).parent_path().string();
 }
 
 std::unique_ptr<serve::Engine> load_engine(const serve::EngineOptions& options) {

@@ -51,16 +51,14 @@ class ServerEngine : public serve::Engine {
       : model_(options.model, model_options(options)),
         sampler_(model_.model(), tokenizer_of(model_),
                  EngineOptions{.kv_cache_mb = options.kv_cache_mb, .own_thread = false}) {
-    info_ = {.vocab_size = model_.model().config().vocab_size,
-             .context = sampler_.context(),
-             .max_rank = options.max_rank};
+    info_ = {.context = sampler_.context(), .max_rank = options.max_rank};
     for (const int64_t id : model_.model().config().eos_token_ids)
       end_ids_.push_back(static_cast<int32_t>(id));
   }
 
   const serve::EngineInfo& info() const override { return info_; }
 
-  // ---- models
+  // Models.
   bool has_model(const std::string& model) const override { return adapters_.contains(model); }
 
   void create_model(const std::string& model, const serve::LoraShape& shape) override {
@@ -74,12 +72,11 @@ class ServerEngine : public serve::Engine {
   }
 
   void load_model(const std::string& model, const std::string& folder, bool optimizer) override {
-    const TrainerState state = read_checkpoint(folder);
     install(model, [&](const std::string& name) {
       if (optimizer) {
         model_.resume_from_checkpoint(folder, false, name);
       } else {
-        model_.add_adapter_to_model(name, folder, state.adapter_seed);
+        model_.add_adapter_to_model(name, folder, read_checkpoint(folder).adapter_seed);
       }
     });
   }
@@ -145,9 +142,9 @@ class ServerEngine : public serve::Engine {
     return done;
   }
 
-  // ---- sampling
+  // Sampling.
   void add_weights(const std::string& name, const std::string& folder) override {
-    read_checkpoint(folder);  // whole and as it was written
+    // Refused unless it is as it was written.
     sampler_.add_version(name, std::shared_ptr<const Adapter>(Adapter::load(model_.model(), folder)));
   }
 
