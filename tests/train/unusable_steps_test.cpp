@@ -44,6 +44,31 @@ TEST_P(Unusable, WeightsThatAreNoNumbersAreNamedAndNeverSaved) {
   EXPECT_EQ(model->cur_step(), 3);
 }
 
+TEST_P(Unusable, ABadStepIsUndoneWhereThatIsAskedFor) {
+  const auto model = make_model({.full = GetParam()}), other = make_model({.full = GetParam()});
+  for (const auto& m : {model.get(), other.get()}) train_step(*m, batch(0));
+  const std::string before = hash_of(*model);
+  model->group().undo_bad_steps(true);
+  for (const double lr : {1e30, 3e38}) {
+    model->forward_backward(batch(1));
+    const StepResult result = model->step({.lr = lr, .eps = 1e-12});
+    EXPECT_TRUE(result.skipped);
+    EXPECT_FALSE(result.stepped);
+    EXPECT_EQ(result.reason.find("step skipped: learning rate "), 0u) << result.reason;
+    model->zero_grad();
+    EXPECT_EQ(hash_of(*model), before);
+    EXPECT_EQ(model->cur_step(), 1);
+  }
+  // What looks as if it could be too much and is not changes nothing either.
+  for (const auto& m : {model.get(), other.get()}) {
+    m->forward_backward(batch(2));
+    EXPECT_TRUE(m->step({.lr = 1e-3, .eps = 1e-36}).stepped);
+    m->zero_grad();
+    train_step(*m, batch(3));
+  }
+  EXPECT_EQ(hash_of(*model), hash_of(*other));
+}
+
 TEST_P(Unusable, SkippedStepsAreCountedOverAResume) {
   TempDir dir;
   bool broken = false;

@@ -1,4 +1,8 @@
 // AdamW and Adam as torch.optim (Kingma & Ba 2015; Loshchilov & Hutter 2019), on the fused kernel.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "twinkle/core/error.h"
 #include "twinkle/kernels/ops.h"
 #include "twinkle/train/optimizer.h"
@@ -19,6 +23,25 @@ class Adam : public Optimizer {
     beta1_ = betas[0].get<double>();
     beta2_ = betas[1].get<double>();
     check_betas(beta1_, beta2_);
+  }
+
+  // With m the average of the gradient after the step, |m| <= |m before| + |g|, every weight w becomes
+  // w (1 - lr * decay) - lr * (m / correction) / (sqrt(v) + eps), and sqrt(v) is at least 0.
+  double norm_after_step(const std::vector<TrainedTensor>& params, const StepHyper& h,
+                         double grad_norm) const override {
+    constexpr double kUnknown = std::numeric_limits<double>::infinity();
+    const double eps = h.overrides.eps.value_or(eps_);
+    const double decay = h.overrides.weight_decay.value_or(weight_decay_);
+    if (!decoupled_ || eps <= 0 || !(grad_norm < 1e18)) return kUnknown;
+    double average = 0;
+    if (!storage().empty()) {
+      if (storage()[0].scalar_type() != at::kFloat) return kUnknown;
+      average = std::sqrt(ops::sum_of_squares(storage()[0]));
+    }
+    const double correction =
+        1 - std::pow(h.overrides.beta1.value_or(beta1_), static_cast<double>(steps_taken() + 1));
+    return std::sqrt(weight_sum_of_squares(params)) * std::max(1.0, std::abs(1 - h.lr * decay)) +
+           h.lr * (average + grad_norm) / correction / eps;
   }
 
  protected:

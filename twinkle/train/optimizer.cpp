@@ -103,6 +103,25 @@ void Optimizer::step(std::vector<TrainedTensor>& params, const StepHyper& hyper)
   }
 }
 
+double Optimizer::norm_after_step(const std::vector<TrainedTensor>& /*params*/, const StepHyper& /*hyper*/,
+                                  double /*grad_norm*/) const {
+  return std::numeric_limits<double>::infinity();
+}
+
+Optimizer::Saved Optimizer::save(const std::vector<TrainedTensor>& params) {
+  attach(params);
+  Saved saved{.steps = steps_};
+  for (const auto& param : params) saved.values.push_back(param.value.clone());
+  for (const auto& flat : storage_) saved.storage.push_back(flat.clone());
+  return saved;
+}
+
+void Optimizer::restore(const std::vector<TrainedTensor>& params, const Saved& saved) {
+  for (size_t i = 0; i < params.size(); ++i) params[i].value.copy_(saved.values[i]);
+  for (size_t k = 0; k < storage_.size(); ++k) storage_[k].copy_(saved.storage[k]);
+  steps_ = saved.steps;
+}
+
 void Optimizer::update_rounded(TrainedTensor& param, const std::vector<at::Tensor>& state,
                                const StepHyper& hyper) {
   constexpr int64_t kPiece = 1 << 17;  // bounds the wide copies
@@ -163,6 +182,12 @@ void Optimizer::load_state(const std::vector<StateTensor>& given, int64_t steps_
 double gradient_sum_of_squares(const std::vector<TrainedTensor>& params) {
   double total = 0;
   for (const auto& param : params) total += ops::sum_of_squares(param.grad);
+  return total;
+}
+
+double weight_sum_of_squares(const std::vector<TrainedTensor>& params) {
+  double total = 0;
+  for (const auto& param : params) total += ops::sum_of_squares(param.value);
   return total;
 }
 

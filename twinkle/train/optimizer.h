@@ -56,6 +56,18 @@ class Optimizer {
   /// One update of every tensor, in place; attaches at first use.
   void step(std::vector<TrainedTensor>& params, const StepHyper& hyper);
 
+  /// A bound of the L2 norm of all weights after such a step, where the optimizer has a cheap one; otherwise
+  /// infinity. `grad_norm`: of the gradient that is used, scaled. Reads weights and state once.
+  virtual double norm_after_step(const std::vector<TrainedTensor>& params, const StepHyper& hyper,
+                                 double grad_norm) const;
+  /// Weights, state and step count, to go back to.
+  struct Saved {
+    std::vector<at::Tensor> values, storage;
+    int64_t steps = 0;
+  };
+  Saved save(const std::vector<TrainedTensor>& params);
+  void restore(const std::vector<TrainedTensor>& params, const Saved& saved);
+
   /// State by name ("exp_avg.<parameter>", ...), same layout as the parameter's storage.
   struct StateTensor {
     std::string name;
@@ -102,6 +114,8 @@ at::ScalarType state_dtype_of(const Options& options);
 /// Sum of squares of all gradients in fp64, in list order, each over fixed blocks: the bits depend on no
 /// thread.
 double gradient_sum_of_squares(const std::vector<TrainedTensor>& params);
+/// Likewise of the weights.
+double weight_sum_of_squares(const std::vector<TrainedTensor>& params);
 /// Name of the first tensor whose values are not all numbers to compute with: not finite, or so large (1e18)
 /// that their squares leave fp32. "" when all are. One read of the weights.
 std::string unusable_weight(const std::vector<TrainedTensor>& params);

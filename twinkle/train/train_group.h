@@ -137,8 +137,12 @@ class TrainGroup {
   /// invalid_argument for what clip_grad_norm() does not take.
   static void check_clipping(double max_norm, double norm_type);
   /// invalid_argument when the rate was so large that a weight is no longer a number to compute with: the
-  /// weights are lost then, and only those of a checkpoint can be gone on with.
+  /// weights are lost then, and only those of a checkpoint can be gone on with. With undo_bad_steps() such a
+  /// step is skipped instead.
   StepResult step(const StepOverrides& overrides = {});
+  /// A step that would leave weights or optimizer state that are not finite, or too large to compute with,
+  /// changes nothing. Costs a read of both a step, and a copy of both when the numbers look as if it could.
+  void undo_bad_steps(bool value) { undo_bad_steps_ = value; }
   void zero_grad();
   void lr_step();
   /// Ends an accumulation early: the calls so far count as complete.
@@ -203,6 +207,7 @@ class TrainGroup {
   void reset_accumulation();
   void measure(double norm_type);
   std::string find_bad_sequence();
+  std::string update(std::vector<TrainedTensor>& params, const StepHyper& hyper);
   std::string name_of(const Sequence& sequence) const;
   double divisor();
 
@@ -216,7 +221,7 @@ class TrainGroup {
   PassOptions passes_;
   std::function<void()> before_update_;
   int64_t accumulation_steps_ = 1;
-  bool prepared_ = false, free_gradients_ = false;
+  bool prepared_ = false, free_gradients_ = false, undo_bad_steps_ = false;
 
   std::shared_ptr<Call> train_call_, eval_call_;
   std::unique_ptr<Piece> live_piece_;  // of the pass that the model holds for train_call_

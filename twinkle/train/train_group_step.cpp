@@ -253,6 +253,23 @@ std::optional<double> TrainGroup::clip_grad_norm(double max_norm, double norm_ty
   return norm_;
 }
 
+// What the step would have broken, when it was undone for that; "" otherwise.
+std::string TrainGroup::update(std::vector<TrainedTensor>& params, const StepHyper& hyper) {
+  constexpr double kSafe = 1e17;  // a tenth of what unusable_weight() lets pass
+  if (!undo_bad_steps_ || optimizer().norm_after_step(params, hyper, *norm_ * clip_scale_) < kSafe) {
+    optimizer().step(params, hyper);
+    return "";
+  }
+  const Optimizer::Saved saved = optimizer().save(params);
+  optimizer().step(params, hyper);
+  std::string bad = unusable_weight(params);
+  for (const auto& entry : optimizer().state()) {
+    if (bad.empty() && !entry.value.isfinite().all().item<bool>()) bad = entry.name;
+  }
+  if (!bad.empty()) optimizer().restore(params, saved);
+  return bad;
+}
+
 StepResult TrainGroup::step(const StepOverrides& overrides) {
   StepResult result{.step = cur_step(), .lr = overrides.lr.value_or(current_lr())};
   if (calls_ == 0 || stepped_) {
@@ -274,12 +291,20 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
   } else {
     if (before_update_) before_update_();
     auto params = trained();
-    optimizer().step(params,
-                     {.lr = result.lr, .grad_scale = clip_scale_ / divisor(), .overrides = overrides});
+    const std::string bad =
+        update(params, {.lr = result.lr, .grad_scale = clip_scale_ / divisor(), .overrides = overrides});
     if (shared_.live == train_call_.get()) shared_.live = nullptr;  // a forward with the weights before
-    result.stepped = true;
+    result.stepped = bad.empty();
     result.step = cur_step();
-    lr_step_due_ = true;
+    lr_step_due_ = result.stepped;
+    if (!bad.empty()) {
+      result.skipped = true;
+      ++skipped_steps_;
+      result.reason = "step skipped: learning rate " + Json(result.lr).dump() + " would make numbers of '" +
+                      bad +
+                      "' that are not finite, or too large to compute with; weights, optimizer and step "
+                      "count are as before";
+    }
   }
   stepped_ = true;
   train_metrics_.accumulate(StepRecord{
