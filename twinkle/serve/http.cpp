@@ -6,6 +6,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -33,6 +34,26 @@ bool same_name(std::string_view a, std::string_view b) {
          });
 }
 
+constexpr int64_t kSmallBody = 16 << 10;  // 10,000 connections may each have one
+constexpr size_t kPiece = 256 << 10;      // of a body that is made while it is sent
+
+// Bytes that all connections share.
+class Budget {
+ public:
+  explicit Budget(int64_t most) : left_(most) {}
+  bool take(int64_t bytes) {
+    int64_t left = left_;
+    while (left >= bytes) {
+      if (left_.compare_exchange_weak(left, left - bytes)) return true;
+    }
+    return false;
+  }
+  void give(int64_t bytes) { left_ += bytes; }
+
+ private:
+  std::atomic<int64_t> left_;
+};
+
 HttpReply plain_error(int status, const char* detail) {
   return {.status = status, .body = std::string(R"({"detail":")") + detail + "\"}"};
 }
@@ -48,12 +69,17 @@ std::string_view HttpRequest::header(std::string_view name) const {
 
 struct HttpServer::Impl {
   Impl(HttpOptions o, Gate g, Handler h)
-      : options(std::move(o)), gate(std::move(g)), handler(std::move(h)), context(options.threads) {}
+      : options(std::move(o)),
+        gate(std::move(g)),
+        handler(std::move(h)),
+        bodies(options.max_bodies),
+        context(options.threads) {}
   void accept();
 
   HttpOptions options;
   Gate gate;
   Handler handler;
+  Budget bodies;
   std::atomic<int64_t> connections{0};
   std::atomic<bool> stopping{false};
   asio::io_context context;  // its connections use the above
@@ -67,11 +93,20 @@ namespace {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, const HttpOptions& options, const HttpServer::Gate& gate,
-             const HttpServer::Handler& handler, std::atomic<int64_t>& count)
-      : stream_(std::move(socket)), options_(options), gate_(gate), handler_(handler), count_(count) {
+             const HttpServer::Handler& handler, Budget& bodies, std::atomic<int64_t>& count)
+      : stream_(std::move(socket)),
+        deadline_(stream_.get_executor()),
+        options_(options),
+        gate_(gate),
+        handler_(handler),
+        bodies_(bodies),
+        count_(count) {
     ++count_;
   }
-  ~Connection() { --count_; }
+  ~Connection() {
+    give_back();
+    --count_;
+  }
 
   void start() {
     ErrorCode ignored;
@@ -92,12 +127,32 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(options_.max_head));
     parser_->body_limit(static_cast<uint64_t>(options_.max_body));
-    stream_.expires_after(first_ ? options_.head_timeout : options_.idle_timeout);
+    give_time(first_ ? options_.head_timeout : options_.idle_timeout);
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = shared_from_this()](ErrorCode error, size_t) { self->head_read(error); });
   }
 
+  // For what is read next; after it the reading ends with an error and `late_`, and the client can be told.
+  void give_time(std::chrono::seconds time) {
+    stream_.expires_never();
+    late_ = false;
+    deadline_.expires_after(time);
+    deadline_.async_wait([weak = weak_from_this(), turn = ++turn_](ErrorCode error) {
+      const auto self = error ? nullptr : weak.lock();
+      if (!self || self->turn_ != turn) return;  // it was read in the last moment
+      self->late_ = true;
+      self->stream_.cancel();
+    });
+  }
+  void take_time_back() {
+    ++turn_;
+    deadline_.cancel();
+  }
+
   void head_read(ErrorCode error) {
+    take_time_back();
+    if (error && late_ && (buffer_.size() > 0 || parser_->got_some()))
+      return answer_and_close(plain_error(408, "the request took too long to arrive"));
     if (error == http::error::header_limit)
       return answer_and_close(plain_error(431, "the headers are too large"));
     if (error == http::error::body_limit) return answer_and_close(plain_error(413, "the body is too large"));
@@ -118,23 +173,50 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (same_name(request_.header("expect"), "100-continue")) {
       continue_.emplace(http::status::continue_, 11);
       return http::async_write(stream_, *continue_, [self = shared_from_this()](ErrorCode failed, size_t) {
-        if (!failed) self->read_body();
+        if (!failed) self->begin_body();
       });
     }
+    begin_body();
+  }
+
+  void begin_body() {
+    give_time(options_.body_timeout);
+    parser_->eager(true);
     read_body();
   }
 
+  // A body whose length is known has its place from the start; one in chunks takes it as it comes.
+  bool has_place() {
+    const auto length = parser_->content_length();
+    const auto bytes = static_cast<int64_t>(length ? *length : parser_->get().body().size());
+    if (bytes <= std::max(kSmallBody, reserved_)) return true;
+    if (!bodies_.take(bytes - reserved_)) return false;
+    reserved_ = bytes;
+    return true;
+  }
+  void give_back() { bodies_.give(std::exchange(reserved_, 0)); }
+
   void read_body() {
-    stream_.expires_after(options_.body_timeout);
-    http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+    if (!has_place()) {
+      HttpReply reply = plain_error(429, "the server is taking in as much as it can; try again in a moment");
+      reply.headers.emplace_back("retry-after", "1");
+      return answer_and_close(std::move(reply));
+    }
+    if (parser_->is_done()) return handle();
+    http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+      if (!error) return self->read_body();
       if (error == http::error::body_limit)
         return self->answer_and_close(plain_error(413, "the body is too large"));
-      if (error) return self->close();
-      self->handle();
+      if (self->late_) return self->answer_and_close(plain_error(408, "the body took too long to arrive"));
+      const bool http_error = error.category() == http::make_error_code(http::error::bad_chunk).category();
+      if (http_error && error != http::error::partial_message && error != http::error::end_of_stream)
+        return self->answer_and_close(plain_error(400, "the body is not as HTTP has it"));
+      self->close();
     });
   }
 
   void handle() {
+    take_time_back();
     request_.body = std::move(parser_->get().body());
     stream_.expires_never();
     auto once = std::make_shared<std::atomic<bool>>(false);
@@ -143,29 +225,58 @@ class Connection : public std::enable_shared_from_this<Connection> {
       asio::dispatch(self->stream_.get_executor(),
                      [self, reply = std::move(reply)]() mutable { self->write(std::move(reply)); });
     });
+    give_back();  // the body went with the request, whenever the reply comes
   }
 
   void answer_and_close(HttpReply reply) {
+    take_time_back();
     keep_alive_ = false;
     write(std::move(reply));
   }
 
   void write(HttpReply reply) {
+    give_back();
     response_.emplace(static_cast<http::status>(reply.status), 11);
     const bool empty = reply.status == 204;
     if (!empty) response_->set(http::field::content_type, reply.content_type);
     for (const auto& [name, value] : reply.headers) response_->set(name, value);
     response_->keep_alive(keep_alive_);
+    source_ = head_only_ ? nullptr : reply.source;
     if (!empty) {
-      response_->content_length(reply.body.size());
-      if (!head_only_) response_->body() = std::move(reply.body);
+      response_->content_length(reply.source ? static_cast<uint64_t>(reply.source->size_bytes())
+                                             : reply.body.size());
+      if (!head_only_ && !reply.source) response_->body() = std::move(reply.body);
     }
     stream_.expires_after(options_.write_timeout);
     http::async_write(stream_, *response_, [self = shared_from_this()](ErrorCode error, size_t) {
       self->response_.reset();
-      if (error || !self->keep_alive_) return self->finish();
-      self->read_head();
+      if (!error && self->source_) {
+        self->left_ = self->source_->size_bytes();
+        return self->write_piece();
+      }
+      self->written(error);
     });
+  }
+
+  void write_piece() {
+    if (left_ == 0) {
+      source_.reset();
+      return written({});
+    }
+    piece_.resize(kPiece);
+    piece_.resize(source_->read(piece_.data(), piece_.size()));
+    if (piece_.empty()) return close();  // cut off, and the client sees it
+    left_ -= static_cast<int64_t>(piece_.size());
+    stream_.expires_after(options_.write_timeout);
+    asio::async_write(stream_, asio::buffer(piece_), [self = shared_from_this()](ErrorCode error, size_t) {
+      error ? self->close() : self->write_piece();
+    });
+  }
+
+  void written(ErrorCode error) {
+    piece_ = {};
+    if (error || !keep_alive_) return finish();
+    read_head();
   }
 
   // A client that still sends its body would lose the reply to a reset: a little of it is read and forgotten.
@@ -186,14 +297,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void close() {
+    take_time_back();
     ErrorCode ignored;
     stream_.socket().close(ignored);
   }
 
   beast::tcp_stream stream_;
+  asio::steady_timer deadline_;
   const HttpOptions& options_;
   const HttpServer::Gate& gate_;
   const HttpServer::Handler& handler_;
+  Budget& bodies_;
   std::atomic<int64_t>& count_;
   // Bounds what is no payload: extensions of chunks and trailers.
   beast::flat_buffer buffer_{256 << 10};
@@ -201,7 +315,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<http::response<http::string_body>> response_;
   std::optional<http::response<http::string_body>> continue_;
   HttpRequest request_;
-  bool keep_alive_ = true, first_ = true, head_only_ = false;
+  std::shared_ptr<BodySource> source_;
+  std::string piece_;
+  int64_t left_ = 0;      // of the source
+  int64_t reserved_ = 0;  // of the budget
+  uint64_t turn_ = 0;     // of the deadline
+  bool keep_alive_ = true, first_ = true, head_only_ = false, late_ = false;
 };
 
 }  // namespace
@@ -235,7 +354,7 @@ void HttpServer::Impl::accept() {
     if (!error) {
       const bool full = connections >= options.max_connections;
       const auto connection =
-          std::make_shared<Connection>(std::move(socket), options, gate, handler, connections);
+          std::make_shared<Connection>(std::move(socket), options, gate, handler, bodies, connections);
       full ? connection->refuse() : connection->start();
       return accept();
     }

@@ -2,8 +2,9 @@
 // is read, a handler that may answer later from any thread, and timers. The library behind it (Boost.Beast)
 // shows in http.cpp only.
 //
-// Bounded before work is done: heads, bodies, open connections, and the time a head, a body or a slow reader
-// may take. A reply is one write, without Nagle's delay.
+// Bounded before work is done: heads, bodies, the bytes of all bodies together, open connections, and the
+// time a head, a body or a slow reader may take. A reply is one write, without Nagle's delay; one with a
+// source is sent piece by piece, however long it is.
 #pragma once
 
 #include <chrono>
@@ -27,11 +28,21 @@ struct HttpRequest {
   std::string_view path() const { return std::string_view(target).substr(0, target.find('?')); }
 };
 
+/// A body that is made while it is sent. Called from one thread at a time, not always the same.
+class BodySource {
+ public:
+  virtual ~BodySource() = default;
+  virtual int64_t size_bytes() const = 0;
+  /// At most `most` bytes to `to`; 0 before the end ends the connection: the client sees that it is cut off.
+  virtual size_t read(char* to, size_t most) = 0;
+};
+
 struct HttpReply {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;
+  std::shared_ptr<BodySource> source;  // instead of `body`
 };
 
 struct HttpOptions {
@@ -39,6 +50,7 @@ struct HttpOptions {
   int port = 0;  // 0: any
   int threads = 2;
   int64_t max_body = 256 << 20;
+  int64_t max_bodies = int64_t{1} << 30;  // of all that are being read; small ones are not counted
   int64_t max_head = 32 << 10;
   int64_t max_connections = 10000;
   std::chrono::seconds head_timeout{30}, body_timeout{120}, idle_timeout{120}, write_timeout{60};
