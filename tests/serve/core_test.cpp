@@ -164,7 +164,87 @@ TEST(Core, RefusesMoreThanAnOwnerMayHaveWaiting) {
   EXPECT_EQ(rig.weight(kBob, other, 1), 100);
 }
 
+// Arguments are memory too.
+TEST(Core, CountsWhatWaitsInBytes) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(30), .owner_bytes = 50'000, .total_bytes = 70'000});
+  const std::string m = rig.make_model(kAnn), other = rig.make_model(kBob, "b:train:0");
+  const auto large = [&](const std::string& owner, const std::string& model, int64_t seq) {
+    Operation op = Rig::save(owner, model, seq, std::string(30'000, 'n'));
+    rig.submit(op);
+  };
+  large(kAnn, m, 5);
+  EXPECT_HAS(test::thrown([&] { large(kAnn, m, 6); }, ErrorKind::kExhausted), "too much of yours");
+  large(kBob, other, 5);
+  EXPECT_HAS(test::thrown(
+                 [&] {
+                   rig.make_model("cyd", "c:train:0");
+                   large("cyd", "c:train:0", 5);
+                 },
+                 ErrorKind::kExhausted),
+             "[queue] too much is waiting");
+}
+
+TEST(Core, UnloadsAModelForGood) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 2));
+  rig.run(Rig::save(kAnn, m, 3, "x"));
+  rig.submit(Rig::call(kAnn, m, 4, {1}));
+  const Operation unload{.kind = OpKind::kUnload, .owner = kAnn, .target = m, .seq = -1};
+  const std::string id = rig.submit(unload);
+  EXPECT_EQ(rig.result(id, kAnn), R"({"model_id":"s:train:0","type":"unload_model"})");
+  EXPECT_EQ(rig.submit(unload), id);
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 5)), "error: [model] this model was unloaded");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 6)), "error: [model] this model was unloaded");
+  rig.reopen();
+  EXPECT_EQ(rig.run(Rig::call(kAnn, m, 7, {1})), "error: [model] this model was unloaded");
+  EXPECT_EQ(rig.run(Rig::load(kAnn, m, 8, "tinker://s:train:0/weights/x")),
+            "error: [model] this model was unloaded");
+  const std::string other = rig.make_model(kAnn, "s:train:1");  // its checkpoints stay
+  rig.run(Rig::load(kAnn, other, 1, "tinker://s:train:0/weights/x"));
+  EXPECT_EQ(rig.weight(kAnn, other, 2), 51);
+}
+
 // Checkpoints.
+
+TEST(Core, SharesACheckpointThatIsPublished) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string a = rig.make_model(kAnn, "a:train:0"), b = rig.make_model(kBob, "b:train:0");
+  rig.submit(Rig::call(kAnn, a, 1, {1}));
+  rig.run(Rig::step(kAnn, a, 2));
+  rig.run(Rig::save(kAnn, a, 3, "x"));
+  const std::string path = "tinker://a:train:0/weights/x";
+  const std::string none = "error: [load] there is no checkpoint '" + path + "'";
+  Store& store = rig.store();
+  EXPECT_EQ(rig.run(Rig::load(kBob, b, 1, path)), none);
+  EXPECT_FALSE(store.set_public(path, kBob, true, 0));
+  EXPECT_TRUE(store.set_public(path, kAnn, true, 0));
+  rig.run(Rig::load(kBob, b, 2, path));
+  EXPECT_EQ(rig.weight(kBob, b, 3), 51);
+  EXPECT_FALSE(store.set_expiry(path, kBob, 0.0, 0));
+  EXPECT_FALSE(store.set_public(path, kBob, false, 0));
+  const auto copied = store.copy(path, kBob, {.run = "copy-1", .owner = kBob}, 0);
+  ASSERT_TRUE(copied);
+  EXPECT_EQ(store.copy(path, kBob, {.run = "copy-1", .owner = kBob, .created = 5}, 0)->created, 0);
+  EXPECT_TRUE(store.set_public(path, kAnn, false, 0));
+  EXPECT_EQ(rig.run(Rig::load(kBob, b, 4, path)), none);
+  Operation with_token = Rig::load(kBob, b, 5, path);
+  with_token.args["reader"] = kAnn;
+  EXPECT_FALSE(rig.run(with_token).starts_with("error"));
+  // The copy has the files, whatever becomes of the first.
+  EXPECT_TRUE(store.set_expiry(path, kAnn, rig.core().now(), rig.core().now()));
+  for (int i = 0; i < 60 && !store.expired_checkpoints(rig.core().now()).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(store.expired_checkpoints(rig.core().now()).size(), 0u);
+  rig.submit(Rig::call(kBob, b, 6, {9}));
+  rig.run(Rig::step(kBob, b, 7));
+  rig.run(Rig::load(kBob, b, 8, copied->path()));
+  EXPECT_EQ(rig.weight(kBob, b, 9), 51);
+}
 
 TEST(Core, SavesBetweenCallsWithoutTouchingTheGradients) {
   const test::TempDir dir;
@@ -374,6 +454,78 @@ TEST(Core, DropsCheckpointsThatAreOver) {
 }
 
 // Sampling.
+
+TEST(Core, ComputesNoSampleThatWasCancelled) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  SampleCall call{.prompt = {1}, .num_samples = 1, .seed = 7};
+  const auto sample = [&](int64_t seq) {
+    return rig.submit(
+        {.kind = OpKind::kSample, .owner = kAnn, .target = "s:sample:0", .seq = seq, .body = encode(call)});
+  };
+  // The engine is busy, so that the samples wait.
+  rig.seen().step_delay_ms = 300;
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  rig.submit(Rig::step(kAnn, m, 2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const std::string wanted = sample(0), unwanted = sample(1);
+  rig.core().cancel(unwanted, kBob);
+  rig.core().cancel(wanted, kBob);
+  rig.core().cancel(unwanted, kAnn);
+  rig.core().cancel("unknown", kAnn);
+  EXPECT_EQ(rig.result(unwanted, kAnn), "error: [sample] its client has cancelled it");
+  EXPECT_FALSE(rig.result(wanted, kAnn).starts_with("error"));
+  rig.core().cancel(wanted, kAnn);  // too late
+  EXPECT_FALSE(rig.result(wanted, kAnn).starts_with("error"));
+  EXPECT_EQ(sample(1), unwanted);
+}
+
+TEST(Core, EndsSamplersOfSilentSessions) {
+  const test::TempDir dir;
+  std::atomic<double> now{1000};
+  Rig rig(dir / "data", {.session_seconds = 60, .now = [&now] { return now.load(); }});
+  const std::string m = rig.make_model(kAnn);
+  rig.store().put(Session{.id = "s", .owner = kAnn, .created = 1000});
+  for (int i = 0; i < 2; ++i) {
+    Operation save{.kind = OpKind::kSaveForSampler, .owner = kAnn, .target = m, .seq = 1 + i};
+    save.args = {{"sampler", "s:sample:" + std::to_string(i)}};
+    rig.run(save);
+  }
+  const auto ended = [&] { return rig.store().sampler("s:sample:0", kAnn)->ended; };
+  const std::string folder = dir / ("data/" + rig.store().sampler("s:sample:0", kAnn)->folder);
+  now = 1055;
+  rig.store().touch_session("s", now);
+  now = 1110;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_FALSE(ended());
+  EXPECT_TRUE(is_directory(folder));
+  now = 1116;
+  for (int i = 0; i < 100 && is_directory(folder); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(ended());
+  EXPECT_FALSE(is_directory(folder));
+}
+
+TEST(Core, CountsWhatIsUsed) {
+  const test::TempDir dir;
+  std::atomic<double> now{7200};
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(30), .now = [&now] { return now.load(); }});
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::call(kAnn, m, 1, {1, 2, 3}));
+  rig.run(Rig::call(kAnn, m, 2, {4, 5}));
+  rig.run(Rig::save(kAnn, m, 3, "x"));
+  rig.reopen();
+  rig.run(Rig::step(kAnn, m, 4));
+  rig.reopen();  // what is replayed is not used again
+  const auto used = rig.store().usage_of(kAnn, 7200, 10800);
+  ASSERT_EQ(used.size(), 2u);
+  EXPECT_EQ(used[0].kind + " " + std::to_string(used[0].count), "training 5");
+  EXPECT_EQ(used[0].session + " " + used[0].base_model, "s base");
+  EXPECT_EQ(used[1].kind + " " + std::to_string(used[1].count), "checkpoint 1");
+  EXPECT_TRUE(rig.store().usage_of(kAnn, 0, 7200).empty());
+  EXPECT_TRUE(rig.store().usage_of(kBob, 0, 1e9).empty());
+}
 
 TEST(Core, SamplesWithTheWeightsOfItsSampler) {
   const test::TempDir dir;

@@ -35,6 +35,7 @@ class FakeEngine : public Engine {
     const Json j = read_json_file(folder + "/weights.json");
     models_[model] = {.weight = j.at("weight"), .steps = optimizer ? j.at("steps").get<int64_t>() : 0};
   }
+  void remove_model(const std::string& model) override { models_.erase(model); }
   void save_model(const std::string& model, const std::string& folder, bool optimizer) override {
     const Model& m = models_.at(model);
     if (optimizer && m.calls > 0) throw conflict("[save] there are gradients");
@@ -96,6 +97,9 @@ class FakeEngine : public Engine {
     }
     queued_.push_back(std::move(done));
     return ticket_;
+  }
+  void cancel_sample(uint64_t ticket) override {
+    std::erase_if(queued_, [&](const SampleDone& done) { return done.ticket == ticket; });
   }
   bool sample_pass() override {
     if (queued_.empty()) return false;

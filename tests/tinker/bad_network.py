@@ -1,6 +1,6 @@
 """A proxy between a client and the server that does what networks do: it loses replies, cuts them off, sends requests
-twice at once or again later, and answers for the server that it is not there. Which request meets what is drawn from a
-seed."""
+twice at once or again later, holds them so that others overtake them, and answers for the server that it is not there.
+Which request meets what is drawn from a seed."""
 
 import http.client
 import random
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # Asked once at the start, without a number to know them by.
 SPARED = ("client/config", "client/dynamic_config", "create_session", "telemetry", "session_heartbeat")
-FAULTS = ("lose", "cut", "twice", "later", "refuse")
+FAULTS = ("lose", "cut", "twice", "later", "hold", "refuse")
 
 
 class BadNetwork:
@@ -66,6 +66,8 @@ class BadNetwork:
             request.send_header("Content-Length", "0")
             request.end_headers()
             return
+        if fault == "hold":
+            time.sleep(0.3)
         if fault == "twice":
             threading.Thread(target=self.send_aside, args=(request, body), daemon=True).start()
         reply, text = self.forward(request, body)

@@ -47,6 +47,8 @@ def routes(ann):
     """Every route with a body that is Ann's, and what a stranger with a good key is answered. 200: the route has
     nothing of anybody's; 204: it says so for any session."""
     model, session = {"model_id": ann.model}, {"session_id": ann.session}
+    checkpoint = f"training_runs/{ann.model}/checkpoints/weights/x"
+    target = {"type": "sampling_session", "sampling_session_id": ann.sampler}
     return [
         ("POST", "client/config", {}, 200),
         ("POST", "client/dynamic_config", {}, 200),
@@ -77,6 +79,27 @@ def routes(ann):
         ("GET", "checkpoints", None, 200),
         ("GET", "sessions", None, 200),
         ("GET", f"sessions/{ann.session}", None, 404),
+        ("POST", "unload_model", model, 404),
+        ("POST", f"{checkpoint}/publish", None, 404),
+        ("DELETE", f"{checkpoint}/publish", None, 404),
+        ("GET", f"{checkpoint}/archive", None, 404),
+        ("GET", f"{checkpoint}/external_weights_urls", None, 404),
+        ("POST", "save_weights_external", {**model, "seq_id": 56, "path": "stolen"}, 404),
+        ("POST", "copy_weights", {**session, "model_seq_id": 7, "source_path": ann.path}, 404),
+        ("POST", "copy_weights", {"destination_project_id": "p", "source_path": ann.path}, 404),
+        ("POST", "cancel_future", {"request_id": ann.request}, 200),
+        ("POST", "retrieve_futures", {"target": target, "timeout": 0.0}, 404),
+        ("POST", "join_sampling_session", {"sampling_session_id": ann.sampler}, 404),
+        ("POST", "create_custom_loss", {**session, "custom_loss_seq_id": 0}, 404),
+        ("POST", "auth/token", {}, 200),
+        ("GET", "auth/apikey/me", None, 200),
+        ("DELETE", "auth/apikey/me", None, 403),
+        ("PUT", f"sessions/{ann.session}/project", {"project_id": "p"}, 404),
+        ("POST", "sessions/search", {"session_id": ann.session}, 200),
+        ("GET", f"sessions/{ann.session}/trace_export", None, 404),
+        ("GET", "audit", None, 200),
+        ("GET", "billing/usage/events?starting_on=2026-01-01&ending_before=2026-01-02", None, 200),
+        ("GET", "billing/usage/checkpoints/current", None, 200),
     ]
 
 
@@ -142,6 +165,10 @@ def test_refused_before_any_work(server):
     assert server.request("GET", API + "healthz", key=None) == (200, {"status": "ok"})
     assert post(server, "no/such/route", {})[0] == 404
     assert server.request("GET", API + "create_session")[0] == 405
+    assert server.request("HEAD", API + "sessions") == (200, None)
+    assert server.request("HEAD", API + "create_session")[0] == 405
+    for wrong in ("eyJ", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ1c2VyIn0.", "eyJ" + "x" * 5000):
+        assert server.request("GET", API + "sessions", key=wrong)[0] == 401, wrong
     assert post(server, "create_session", b"{")[0] == 400
     assert post(server, "create_session", b"[" * 100000)[0] == 400
     assert post(server, "create_session", b"[]")[0] == 400

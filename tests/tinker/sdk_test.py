@@ -304,7 +304,11 @@ def test_bad_network(server):
         answers = [sampling.sample(prompt, 2, params) for _ in range(10)]
         tokens = [[list(s.tokens) for s in answer.result().sequences] for answer in answers]
         path = training.save_state(name).result().path
-        return losses, tokens, weights(server, path)
+        resumed = there(service.create_training_client_from_state_with_optimizer(path))
+        losses += train(resumed, 43, 4)
+        by_path = there(service.create_sampling_client(model_path=resumed.save_weights_for_sampler(name).result().path))
+        tokens.append([list(s.tokens) for s in by_path.sample(prompt, 2, params).result().sequences])
+        return losses, tokens, weights(server, path), weights(server, resumed.save_state(name).result().path)
 
     network = BadNetwork(server.port, seed=3)
     rough = run(network.url, "rough")

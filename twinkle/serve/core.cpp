@@ -4,15 +4,20 @@
 
 #include "twinkle/core/caught.h"
 #include "twinkle/core/files.h"
+#include "twinkle/serve/disk_full.h"
 
 namespace twinkle::serve {
 namespace {
 
+// `exhausted` is for what a client has too much of; a full disk is none of its business but to wait.
 Error error_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (...) {
-    return caught_error("server");
+    const Error found = caught_error("server");
+    if (found.kind() != ErrorKind::kExhausted) return found;
+    std::fprintf(stderr, "disk: %s\n", found.what());
+    return disk_full();
   }
 }
 
@@ -25,6 +30,8 @@ Core::Core(CoreOptions options, Store& store, LogDisk disk) : options_(std::move
     };
   }
   make_directories(options_.data_dir);
+  // Places of a later start come behind those of an earlier one.
+  next_place_ = static_cast<uint64_t>(std::max(0.0, now()) * 1e6) + 1;
   recover(std::move(disk));
 }
 
@@ -53,6 +60,7 @@ Core::Model& Core::model_of(const std::string& id) {
 // Accepting.
 
 void Core::submit(Operation op, OnAccepted on_accepted) {
+  if (op.kind == OpKind::kUnload) op.seq = kUnloadNumber;
   std::unique_lock lock(mutex_);
   const bool of_model = op.kind != OpKind::kSample;
   if (op.seq >= 0) {
@@ -64,11 +72,15 @@ void Core::submit(Operation op, OnAccepted on_accepted) {
       return on_accepted(id);
     }
   }
-  OwnerLoad& load = loads_[op.owner];
-  if (load.operations >= options_.owner_operations ||
-      load.bytes + static_cast<int64_t>(op.body.size()) > options_.owner_bytes) {
+  op.size_bytes = size_of(op);
+  const OwnerLoad& load = loads_[op.owner];
+  const bool much_of_owner =
+      load.operations >= options_.owner_operations || load.bytes + op.size_bytes > options_.owner_bytes;
+  if (much_of_owner || waiting_bytes_ + op.size_bytes > options_.total_bytes) {
     lock.unlock();
-    return on_accepted(exhausted("[queue] too much of yours is waiting already; try again in a moment"));
+    return on_accepted(exhausted(much_of_owner
+                                     ? "[queue] too much of yours is waiting already; try again in a moment"
+                                     : "[queue] too much is waiting already; try again in a moment"));
   }
   op.id = next_id_++;
   op.request_id = op.target + ":r" + std::to_string(op.id);
@@ -80,8 +92,7 @@ void Core::submit(Operation op, OnAccepted on_accepted) {
   op.arrived = std::chrono::steady_clock::now();
   op.accepted = now();
   if (of_model) last_requests_[op.target] = op.accepted;
-  ++load.operations;
-  load.bytes += static_cast<int64_t>(op.body.size());
+  charge(op);
 
   const auto future = std::make_shared<Future>();
   future->op = std::make_shared<Operation>(std::move(op));
@@ -91,6 +102,20 @@ void Core::submit(Operation op, OnAccepted on_accepted) {
   by_number_[number_key(future->head.target, future->head.seq)] = future;
   log_->append(operation_record(*future->op, false),
                [this, future](std::exception_ptr error) { accepted(future, std::move(error)); });
+}
+
+void Core::charge(Operation& op) {
+  OwnerLoad& load = loads_[op.owner];
+  ++load.operations;
+  load.bytes += op.size_bytes;
+  waiting_bytes_ += op.size_bytes;
+}
+
+void Core::discharge(const Operation& op) {
+  OwnerLoad& load = loads_[op.owner];
+  --load.operations;
+  load.bytes -= op.size_bytes;
+  waiting_bytes_ -= op.size_bytes;
 }
 
 // On the log's thread. What is not durable never was; its number is free again.
@@ -121,6 +146,10 @@ void Core::enqueue(const FuturePtr& future) {
     return;
   }
   Model& model = model_of(op->target);
+  if (model.queue.closed() == kUnloadNumber) {
+    finish(op, {Result::Kind::kUserError, "[model] this model was unloaded"});
+    return;
+  }
   if (model.queue.too_late(op->seq)) {
     finish(op, {Result::Kind::kUserError,
                 "operation " + std::to_string(op->seq) + " arrived after operation " +
@@ -150,6 +179,7 @@ void Core::finish(const OpPtr& op, Result result) {
 
 void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> result) {
   std::map<uint64_t, OnOutcome> waiters;
+  std::vector<std::pair<OnCompletions, Completions>> told;
   Outcome outcome;
   {
     const std::lock_guard lock(mutex_);
@@ -157,21 +187,38 @@ void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> 
     if (found == futures_.end()) return;
     Future& future = *found->second;
     if (future.result) return;
-    if (future.op) {
-      OwnerLoad& load = loads_[future.head.owner];
-      --load.operations;
-      load.bytes -= static_cast<int64_t>(future.op->body.size());
-    }
-    const bool replayed = future.head.kind != OpKind::kSample && future.queued;
+    if (future.op) discharge(*future.op);
+    // What only reads has no effect that a restart would have to bring back.
+    const bool replayed = future.head.kind != OpKind::kSample && future.queued && !future.head.forward_only;
     if (!replayed) future.op.reset();
-    result_bytes_ += static_cast<int64_t>(result->bytes.size());
-    future.result = std::move(result);
     future.done = now();
-    by_age_[future.done].push_back(found->second);
+    remember_result(found->second, std::move(result));
     waiters.swap(future.waiters);
     outcome = outcome_of(future);
+    for (auto it = any_waiters_.begin(); future.place > 0 && it != any_waiters_.end();) {
+      const AnyWaiter& waiter = it->second;
+      Completions got;
+      if (waiter.sampler == future.head.target)
+        got = completions_of(waiter.sampler, waiter.client, waiter.cursor);
+      if (got.list.empty()) {
+        ++it;
+        continue;
+      }
+      told.emplace_back(std::move(it->second.on_any), std::move(got));
+      it = any_waiters_.erase(it);
+    }
   }
   for (const auto& [id, waiter] : waiters) waiter(outcome);
+  for (const auto& [on_any, completions] : told) on_any(completions);
+}
+
+void Core::remember_result(const FuturePtr& future, std::shared_ptr<const Result> result) {
+  result_bytes_ += static_cast<int64_t>(result->bytes.size());
+  future->result = std::move(result);
+  by_age_[future->done].push_back(future);
+  if (future->head.kind != OpKind::kSample) return;
+  future->place = next_place_++;
+  by_sampler_[future->head.target][future->place] = future;
 }
 
 Core::Outcome Core::outcome_of(const Future& future) {
@@ -227,6 +274,67 @@ void Core::stop_waiting(const std::string& request_id, uint64_t waiter) {
     outcome = outcome_of(*found->second);
   }
   on_outcome(outcome);
+}
+
+// Samples that nobody wants, and those that somebody waits for.
+
+void Core::cancel(const std::string& request_id, const std::string& owner) {
+  const std::lock_guard lock(mutex_);
+  const auto found = futures_.find(request_id);
+  if (found == futures_.end()) return;
+  const Future& future = *found->second;
+  if (future.head.owner != owner || future.head.kind != OpKind::kSample || !future.op) return;
+  future.op->cancelled = cancelled_ = true;
+  changed_.notify_all();
+}
+
+Core::Completions Core::completions_of(const std::string& sampler, int64_t client, uint64_t cursor) const {
+  constexpr size_t kMost = 4096;
+  Completions out{.cursor = cursor};
+  const auto of_sampler = by_sampler_.find(sampler);
+  if (of_sampler == by_sampler_.end()) return out;
+  for (auto it = of_sampler->second.upper_bound(cursor);
+       it != of_sampler->second.end() && out.list.size() < kMost; ++it) {
+    const Future& future = *it->second;
+    if (future.head.seq < 0 || future.head.seq / kClientNumbers != client) continue;
+    out.cursor = it->first;
+    out.list.push_back({.request_id = future.head.request_id,
+                        .failed = future.result->failed(),
+                        .bytes = static_cast<int64_t>(future.result->bytes.size())});
+  }
+  return out;
+}
+
+Core::Completions Core::completions(const std::string& sampler, int64_t client, uint64_t cursor) const {
+  const std::lock_guard lock(mutex_);
+  return completions_of(sampler, client, cursor);
+}
+
+uint64_t Core::wait_for_any(const std::string& sampler, int64_t client, uint64_t cursor,
+                            OnCompletions on_any) {
+  Completions got;
+  {
+    const std::lock_guard lock(mutex_);
+    got = completions_of(sampler, client, cursor);
+    if (got.list.empty()) {
+      any_waiters_[next_waiter_] = {
+          .sampler = sampler, .client = client, .cursor = cursor, .on_any = std::move(on_any)};
+      return next_waiter_++;
+    }
+  }
+  on_any(got);
+  return 0;
+}
+
+void Core::stop_waiting_for_any(uint64_t waiter) {
+  AnyWaiter found;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto node = any_waiters_.extract(waiter);
+    if (node.empty()) return;
+    found = std::move(node.mapped());
+  }
+  found.on_any({.cursor = found.cursor});
 }
 
 double Core::last_request(const std::string& target) const {

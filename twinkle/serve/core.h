@@ -39,9 +39,11 @@ struct CoreOptions {
   double result_seconds = 3600;             // results are kept so long
   int64_t result_bytes = int64_t{1} << 30;  // of all results; the oldest go first
   int64_t owner_operations = 20000;         // that wait, of one owner; more are refused
-  int64_t owner_bytes = int64_t{1} << 30;
-  int64_t turn_bytes = 4 << 20;  // of calls of one model in one turn
-  size_t sampler_weights = 64;   // versions in memory
+  int64_t owner_bytes = int64_t{1} << 30;   // with their arguments
+  int64_t total_bytes = int64_t{4} << 30;   // of all owners
+  double session_seconds = 12 * 3600;       // without a word; then its samplers end
+  int64_t turn_bytes = 4 << 20;             // of calls of one model in one turn
+  size_t sampler_weights = 64;              // versions in memory
   size_t samples_in_flight = 4096;
   std::function<double()> now;  // seconds since 1970; null: the clock
 };
@@ -77,6 +79,30 @@ class Core {
   /// Calls a waiter with kPending and forgets it; nothing when it was called already.
   void stop_waiting(const std::string& request_id, uint64_t waiter);
 
+  /// A sample that nobody wants any more fails and is not computed further. Nothing for what is done, no
+  /// sample, or not the owner's.
+  void cancel(const std::string& request_id, const std::string& owner);
+
+  /// Samples of one sampler that have a result, in the order in which they got it.
+  struct Completions {
+    struct One {
+      std::string request_id;
+      bool failed = false;
+      int64_t bytes = 0;
+    };
+    std::vector<One> list;
+    uint64_t cursor = 0;  // what comes later is behind it, also after a restart
+  };
+  using OnCompletions = std::function<void(const Completions&)>;
+  /// Those behind `cursor` with numbers of one client (number / kClientNumbers), at once.
+  static constexpr int64_t kClientNumbers = 1'000'000'000;
+  Completions completions(const std::string& sampler, int64_t client, uint64_t cursor) const;
+  /// The same when there are any. Returns what stop_waiting_for_any() takes, 0 when the call was made
+  /// already.
+  uint64_t wait_for_any(const std::string& sampler, int64_t client, uint64_t cursor, OnCompletions on_any);
+  /// Calls a waiter with what there is, nothing mostly.
+  void stop_waiting_for_any(uint64_t waiter);
+
   /// When the last operation of a model was accepted; 0 when the log no longer knows.
   double last_request(const std::string& target) const;
 
@@ -95,12 +121,14 @@ class Core {
     std::vector<OnAccepted> acks;
     std::shared_ptr<const Result> result;
     double done = 0;
+    uint64_t place = 0;  // among the completions of its sampler
     std::map<uint64_t, OnOutcome> waiters;
   };
   using FuturePtr = std::shared_ptr<Future>;
   struct Snapshot {
     std::string folder;
     int64_t closed = -1;
+    bool unloaded = false;  // the model is gone: its client said so
   };
   struct Model {
     explicit Model(std::chrono::milliseconds gap_wait, int64_t closed) : queue(gap_wait, closed) {}
@@ -117,6 +145,12 @@ class Core {
     Model* model = nullptr;
     ModelQueue::Turn ready;
   };
+  struct AnyWaiter {
+    std::string sampler;
+    int64_t client = 0;
+    uint64_t cursor = 0;
+    OnCompletions on_any;
+  };
 
   // Opening and keeping (core_state.cpp).
   struct Recovered;
@@ -124,9 +158,10 @@ class Core {
   void read_record(Recovered& found, std::string_view record);
   void requeue(Recovered& found);
   void remove_stray_snapshots();
-  void take_snapshot(const std::string& id, Model& model);
+  void take_snapshot(const std::string& id, Model& model, bool unloaded = false);
   void snapshot_all();
   void housekeeping();
+  void end_samplers();
   void remove_dead_checkpoints();
   bool replays_a_load() const;
   void rewrite_log();
@@ -140,6 +175,10 @@ class Core {
   void deliver(const std::string& request_id, std::shared_ptr<const Result> result);
   Model& model_of(const std::string& id);  // under mutex_
   static Outcome outcome_of(const Future& future);
+  void charge(Operation& op);  // under mutex_, as all of these
+  void discharge(const Operation& op);
+  void remember_result(const FuturePtr& future, std::shared_ptr<const Result> result);
+  Completions completions_of(const std::string& sampler, int64_t client, uint64_t cursor) const;
   static std::string number_key(const std::string& target, int64_t seq) {
     return target + "#" + std::to_string(seq);
   }
@@ -160,6 +199,12 @@ class Core {
   void discard(const std::string& id);
   bool sample_round();
   void begin_samples();
+  void drop_cancelled();
+  void count_usage(const Operation& op, const std::string& session, const std::string& base_model,
+                   const char* kind, int64_t count);
+  void count_calls(const Operation& op, const TrainCall& call);
+  void count_sample(const Operation& op, const SampleDone& done);
+  void write_usage();
   void load_sampler_weights(const std::string& folder);
 
   CoreOptions options_;
@@ -176,7 +221,11 @@ class Core {
   std::map<std::string, OwnerLoad> loads_;
   std::map<std::string, double> last_requests_;      // by target
   std::map<double, std::vector<FuturePtr>> by_age_;  // those with a result
-  int64_t result_bytes_ = 0;
+  int64_t result_bytes_ = 0, waiting_bytes_ = 0;
+  std::map<std::string, std::map<uint64_t, FuturePtr>> by_sampler_;  // those with a result, by place
+  uint64_t next_place_ = 1;
+  std::map<uint64_t, AnyWaiter> any_waiters_;
+  bool cancelled_ = false;  // a sample that is being computed
   uint64_t next_id_ = 1, next_waiter_ = 1;
   bool stopping_ = false;
   Counts counts_;
@@ -187,6 +236,7 @@ class Core {
   uint64_t uses_ = 0;
   std::set<std::string> lost_;  // models that could not be brought back after a restart
   bool sweep_ = true;           // there may be folders of checkpoints that nobody has
+  std::map<std::tuple<double, std::string, std::string, std::string, std::string>, int64_t> used_;
   std::chrono::steady_clock::time_point last_housekeeping_{};
   std::chrono::steady_clock::duration train_time_{};
 

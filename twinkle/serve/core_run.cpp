@@ -28,6 +28,8 @@ void within_data(Work&& work) {
   }
 }
 
+constexpr const char* kCancelled = "[sample] its client has cancelled it";
+
 Result json_result(const Json& value) { return {Result::Kind::kJson, value.dump()}; }
 
 }  // namespace
@@ -51,6 +53,11 @@ void Core::run() {
     if (until > Clock::now()) changed_.wait_until(lock, until);
   }
   snapshot_all();
+  try {
+    write_usage();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "usage: %s\n", e.what());
+  }
 }
 
 // Training.
@@ -114,6 +121,11 @@ void Core::carry_out_alone(Turn& turn) {
       case OpKind::kSaveWeights:
         answer = save_weights(turn, *op);
         break;
+      case OpKind::kUnload:
+        turn.model->queue.clear_gradients();
+        engine_->remove_model(turn.id);
+        answer = {{"model_id", turn.id}, {"type", "unload_model"}};
+        break;
       default:
         answer = save_for_sampler(*op);
         break;
@@ -123,9 +135,9 @@ void Core::carry_out_alone(Turn& turn) {
   } catch (...) {
     return finish(op, failure_of(caught_error("server")));
   }
-  if (op->kind != OpKind::kLoadWeights) return;
+  if (op->kind != OpKind::kLoadWeights && op->kind != OpKind::kUnload) return;
   try {  // a checkpoint may go; what was loaded from it must not need it again
-    take_snapshot(turn.id, *turn.model);
+    take_snapshot(turn.id, *turn.model, op->kind == OpKind::kUnload);
   } catch (...) {
     std::fprintf(stderr, "snapshot: %s\n", caught_error("server").what());
   }
@@ -149,7 +161,8 @@ Json Core::load_weights(Turn& turn, const Operation& op) {
   if (op.known) {  // again after a restart: from where it was, whatever has that name now
     folder = parse_json(op.known->bytes, "log").at("folder");
   } else {
-    const auto checkpoint = store_.checkpoint(from, op.owner, now());
+    // Of whom it is read: another account that gave its key may own it.
+    const auto checkpoint = store_.readable_checkpoint(from, op.args.value("reader", op.owner), now());
     if (!checkpoint) throw not_found("[load] there is no checkpoint '" + from + "'");
     const auto model = store_.model(op.target, op.owner);
     if (!model) throw not_found("[load] this model does not exist");
@@ -183,6 +196,7 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
                         .created = now()};
   if (!op.args.at("ttl_seconds").is_null())
     checkpoint.expires = now() + op.args.at("ttl_seconds").get<double>();
+  checkpoint.user_metadata = op.args.value("user_metadata", Json(nullptr));
   const auto old = store_.checkpoint(checkpoint.path(), op.owner, now());
   if (old && old->operation != op.id && !op.args.at("overwrite").get<bool>())
     throw conflict("ResourceAlreadyExists: there is a checkpoint '" + checkpoint.path() + "' already");
@@ -195,6 +209,7 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
     for (const auto& file : fs::directory_iterator(path(checkpoint.folder)))
       checkpoint.bytes += static_cast<int64_t>(file.file_size());
     store_.put(checkpoint);
+    count_usage(op, model->session, model->base_model, "checkpoint", 1);
     sweep_ = true;  // another may have had this name
   } catch (...) {
     failed = std::current_exception();
@@ -207,7 +222,9 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
     }
   }
   if (failed) std::rethrow_exception(failed);
-  return {{"path", checkpoint.path()}};
+  Json answer = {{"path", checkpoint.path()}};
+  if (checkpoint.kind == "external_weights") answer["size_bytes"] = checkpoint.bytes;
+  return answer;
 }
 
 // Weights that only one sampler has.
@@ -363,6 +380,7 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
       finish(op, failure_of(*error));
       continue;
     }
+    count_calls(*op, *works[i].call);
     CallResult result{.loss = done[i].loss, .logprobs = std::move(done[i].logprobs)};
     const TrainCall& call = *works[i].call;
     for (size_t d = 0; call.loss == "cross_entropy" && d < call.data.size(); ++d) {
@@ -393,14 +411,15 @@ void Core::load_sampler_weights(const std::string& folder) {
 }
 
 void Core::begin_samples() {
-  std::vector<OpPtr> taken;
+  std::vector<OpPtr> taken, cancelled;
   {
     const std::lock_guard lock(mutex_);
     while (!samples_.empty() && sampling_.size() + taken.size() < options_.samples_in_flight) {
-      taken.push_back(samples_.front());
+      (samples_.front()->cancelled ? cancelled : taken).push_back(samples_.front());
       samples_.pop_front();
     }
   }
+  for (const auto& op : cancelled) finish(op, {Result::Kind::kUserError, kCancelled});
   for (const auto& op : taken) {
     try {
       if (!op->refused.empty()) throw invalid_argument(op->refused);
@@ -413,6 +432,23 @@ void Core::begin_samples() {
   }
 }
 
+// Of those that the engine has begun.
+void Core::drop_cancelled() {
+  std::vector<uint64_t> tickets;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(cancelled_, false)) return;
+    for (const auto& [ticket, op] : sampling_) {
+      if (op->cancelled) tickets.push_back(ticket);
+    }
+  }
+  for (const uint64_t ticket : tickets) {
+    engine_->cancel_sample(ticket);
+    finish(sampling_.at(ticket), {Result::Kind::kUserError, kCancelled});
+    sampling_.erase(ticket);
+  }
+}
+
 // Passes until nothing is left to sample, or for as long as the last training took when training waits.
 bool Core::sample_round() {
   const auto begin = Clock::now();
@@ -420,6 +456,7 @@ bool Core::sample_round() {
   bool any = false;
   for (;;) {
     begin_samples();
+    drop_cancelled();
     if (sampling_.empty()) return any;
     any = true;
     std::vector<SampleDone> answers;
@@ -437,6 +474,7 @@ bool Core::sample_round() {
       if (found == sampling_.end()) continue;
       const OpPtr op = found->second;
       sampling_.erase(found);
+      if (!done.error) count_sample(*op, done);
       finish(op, done.error ? failure_of(*done.error) : Result{Result::Kind::kSample, encode(done)});
     }
     const auto now = Clock::now();

@@ -11,6 +11,15 @@ namespace twinkle::serve {
 
 namespace fs = std::filesystem;
 
+namespace {
+std::string snapshot_record(const std::string& model, const std::string& folder, int64_t closed,
+                            bool unloaded) {
+  Json head = {{"record", "snapshot"}, {"model", model}, {"folder", folder}, {"closed", closed}};
+  if (unloaded) head["unloaded"] = true;
+  return join_record(head, "");
+}
+}  // namespace
+
 // Opening.
 
 struct Core::Recovered {
@@ -45,7 +54,8 @@ void Core::read_record(Recovered& found, std::string_view record) {
     uint64_t number = 0;
     std::from_chars(folder.data() + folder.rfind('/') + 1, folder.data() + folder.size(), number);
     next_id_ = std::max(next_id_, number + 1);
-    found.snapshots[head.at("model")] = {.folder = folder, .closed = head.at("closed")};
+    found.snapshots[head.at("model")] = {
+        .folder = folder, .closed = head.at("closed"), .unloaded = head.value("unloaded", false)};
   } else if (kind == "next") {
     next_id_ = std::max(next_id_, head.at("id").get<uint64_t>());
   } else {
@@ -87,20 +97,14 @@ void Core::requeue(Recovered& found) {
   for (const auto& [id, future] : found.by_id) {
     futures_[future->head.request_id] = future;
     by_number_[number_key(future->head.target, future->head.seq)] = future;
-    if (future->result) {
-      result_bytes_ += static_cast<int64_t>(future->result->bytes.size());
-      by_age_[future->done].push_back(future);
-    }
+    if (future->result) remember_result(future, future->result);
     if (future->head.kind != OpKind::kSample) last_requests_[future->head.target] = future->head.accepted;
     if (!future->op) continue;
     Operation& op = *future->op;
     op.arrived = started;
     op.known = future->result;
-    if (!future->result) {
-      OwnerLoad& load = loads_[op.owner];
-      ++load.operations;
-      load.bytes += static_cast<int64_t>(op.body.size());
-    }
+    op.size_bytes = size_of(op);
+    if (!future->result) charge(op);
     if (op.kind == OpKind::kSample) {
       if (future->result) {
         future->op.reset();
@@ -111,10 +115,10 @@ void Core::requeue(Recovered& found) {
       continue;
     }
     Model& model = model_of(op.target);
-    const bool saved =
-        future->result && (op.kind == OpKind::kSaveWeights || op.kind == OpKind::kSaveForSampler);
+    const bool no_effect =
+        op.kind == OpKind::kSaveWeights || op.kind == OpKind::kSaveForSampler || op.forward_only;
     const bool covered = model.queue.too_late(op.seq);
-    if (future->result && (covered || saved)) {
+    if (future->result && (covered || no_effect)) {
       future->op.reset();  // its effect is in the snapshot or on the disk
       continue;
     }
@@ -146,20 +150,24 @@ void Core::remove_stray_snapshots() {
 // Snapshots.
 
 // The model has no gradients: everything up to its last barrier is in its weights and its optimizer.
-void Core::take_snapshot(const std::string& id, Model& model) {
+// `unloaded`: it is gone, and that is what a start finds.
+void Core::take_snapshot(const std::string& id, Model& model, bool unloaded) {
   if (lost_.contains(id)) return;  // the log can still bring it back
   const int64_t closed = model.queue.closed();
-  uint64_t number = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    number = next_id_++;
+  std::string folder;
+  if (!unloaded) {
+    uint64_t number = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      number = next_id_++;
+    }
+    folder = "snapshots/" + std::to_string(number);
+    engine_->save_model(id, path(folder), true);
   }
-  const std::string folder = "snapshots/" + std::to_string(number);
-  engine_->save_model(id, path(folder), true);
   const std::string old = model.snapshot.folder;
   {
     const std::lock_guard lock(mutex_);
-    model.snapshot = {.folder = folder, .closed = closed};
+    model.snapshot = {.folder = folder, .closed = closed, .unloaded = unloaded};
     model.operations = model.bytes = 0;
     std::erase_if(model.kept, [&](const FuturePtr& future) {
       if (future->head.seq > closed || !future->result) return false;
@@ -170,12 +178,11 @@ void Core::take_snapshot(const std::string& id, Model& model) {
     });
     ++counts_.snapshots;
   }
-  log_->append(
-      join_record({{"record", "snapshot"}, {"model", id}, {"folder", folder}, {"closed", closed}}, ""),
-      [old = old.empty() ? std::string() : path(old)](std::exception_ptr error) {
-        std::error_code ignored;
-        if (!error && !old.empty()) fs::remove_all(old, ignored);
-      });
+  log_->append(snapshot_record(id, model.snapshot.folder, closed, unloaded),
+               [old = old.empty() ? std::string() : path(old)](std::exception_ptr error) {
+                 std::error_code ignored;
+                 if (!error && !old.empty()) fs::remove_all(old, ignored);
+               });
 }
 
 void Core::snapshot_all() {
@@ -197,10 +204,10 @@ void Core::snapshot_all() {
 // Keeping.
 
 void Core::forget(const FuturePtr& future) {
-  if (future->op && !future->result) {
-    OwnerLoad& load = loads_[future->head.owner];
-    --load.operations;
-    load.bytes -= static_cast<int64_t>(future->op->body.size());
+  if (future->op && !future->result) discharge(*future->op);
+  if (const auto found = by_sampler_.find(future->head.target); found != by_sampler_.end()) {
+    found->second.erase(future->place);
+    if (found->second.empty()) by_sampler_.erase(found);
   }
   futures_.erase(future->head.request_id);
   // While no snapshot covers it, whoever sends it again must not be taken for a new one.
@@ -224,8 +231,29 @@ void Core::housekeeping() {
     }
     large = log_->size_bytes() > options_.log_bytes;
   }
+  write_usage();
+  end_samplers();
   remove_dead_checkpoints();
   if (large) rewrite_log();
+}
+
+// Samplers whose session is over need their weights no more, once their last sample is answered.
+void Core::end_samplers() {
+  auto ending = store_.samplers_to_end(now() - options_.session_seconds);
+  if (ending.empty()) return;
+  std::set<std::string> busy;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, future] : futures_) {
+      if (future->head.kind == OpKind::kSample && !future->result) busy.insert(future->head.target);
+    }
+  }
+  for (auto& sampler : ending) {
+    if (busy.contains(sampler.id)) continue;
+    sampler.ended = true;
+    store_.put(sampler);
+    sweep_ = true;
+  }
 }
 
 // Those whose time is over, and folders that belong to none: of one that was replaced, or whose writing was
@@ -237,9 +265,13 @@ void Core::remove_dead_checkpoints() {
   for (const auto& checkpoint : expired) store_.remove(checkpoint);
   std::error_code ignored;
   const auto used = store_.folders();
-  for (const auto& entry : fs::directory_iterator(path("checkpoints"), ignored)) {
-    if (!used.contains("checkpoints/" + entry.path().filename().string()))
+  for (const char* room : {"checkpoints", "samplers"}) {
+    for (const auto& entry : fs::directory_iterator(path(room), ignored)) {
+      const std::string folder = room + ("/" + entry.path().filename().string());
+      if (used.contains(folder)) continue;
+      if (weights_used_.erase(folder) > 0) engine_->remove_weights(folder);
       fs::remove_all(entry.path(), ignored);
+    }
   }
   sweep_ = false;
 }
@@ -262,12 +294,9 @@ void Core::rewrite_log() {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> records = {join_record({{"record", "next"}, {"id", next_id_}}, "")};
   for (const auto& [id, model] : models_) {
-    if (model->snapshot.folder.empty()) continue;
-    records.push_back(join_record({{"record", "snapshot"},
-                                   {"model", id},
-                                   {"folder", model->snapshot.folder},
-                                   {"closed", model->snapshot.closed}},
-                                  ""));
+    const Snapshot& snapshot = model->snapshot;
+    if (snapshot.folder.empty() && !snapshot.unloaded) continue;
+    records.push_back(snapshot_record(id, snapshot.folder, snapshot.closed, snapshot.unloaded));
   }
   std::map<uint64_t, FuturePtr> in_order;
   for (const auto& [id, future] : futures_) in_order[future->head.id] = future;

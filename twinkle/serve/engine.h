@@ -117,6 +117,8 @@ class Engine {
   /// save_model() wrote; gradients are forgotten, and without `optimizer` its state begins anew. The model
   /// need not be there before. After an error it is as it was.
   virtual void load_model(const std::string& model, const std::string& folder, bool optimizer) = 0;
+  /// Nothing when it is not there.
+  virtual void remove_model(const std::string& model) = 0;
   /// Writes a folder that appears whole or not at all; an existing one is replaced. `optimizer`: also its
   /// state, which needs a model without gradients (kDiscard).
   virtual void save_model(const std::string& model, const std::string& folder, bool optimizer) = 0;
@@ -131,6 +133,8 @@ class Engine {
   virtual void remove_weights(const std::string& name) = 0;
   /// Queues a request; its ticket comes back with the answer.
   virtual uint64_t sample(const SampleCall& call) = 0;
+  /// Computes no more of it; whether an answer still comes does not matter.
+  virtual void cancel_sample(uint64_t ticket) = 0;
   /// One pass for the requests that are queued; false when there is nothing to do.
   virtual bool sample_pass() = 0;
   /// Answers since the last call.

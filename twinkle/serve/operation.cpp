@@ -8,8 +8,8 @@
 namespace twinkle::serve {
 namespace {
 
-constexpr std::array<const char*, 7> kKinds = {"create_model", "call",         "optim_step", "save_weights",
-                                               "load_weights", "save_sampler", "sample"};
+constexpr std::array<const char*, 8> kKinds = {"create_model", "call",         "optim_step", "save_weights",
+                                               "load_weights", "save_sampler", "sample",     "unload"};
 constexpr std::array<const char*, 5> kResults = {"json", "call", "sample", "user", "server"};
 
 template <class Enum, size_t N>
@@ -36,6 +36,13 @@ Result failure(const Error& error) {
     default:
       return {Result::Kind::kServerError, "the server could not carry this out; its own log says why"};
   }
+}
+
+int64_t size_of(const Operation& op) {
+  constexpr int64_t kItself = 1024;
+  const size_t args =
+      op.args.empty() ? 0 : op.args.dump(-1, ' ', false, Json::error_handler_t::replace).size();
+  return kItself + static_cast<int64_t>(args + op.body.size() + op.refused.size());
 }
 
 Operation head_of(Operation& op) {

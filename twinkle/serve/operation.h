@@ -14,7 +14,19 @@
 
 namespace twinkle::serve {
 
-enum class OpKind { kCreateModel, kCall, kOptimStep, kSaveWeights, kLoadWeights, kSaveForSampler, kSample };
+enum class OpKind {
+  kCreateModel,
+  kCall,
+  kOptimStep,
+  kSaveWeights,
+  kLoadWeights,
+  kSaveForSampler,
+  kSample,
+  kUnload
+};
+
+/// Of the unloading of a model, which comes behind all that a client can number: nothing follows it.
+inline constexpr int64_t kUnloadNumber = (int64_t{1} << 62) + 1;
 
 struct Result {
   enum class Kind { kJson, kCall, kSample, kUserError, kServerError };
@@ -41,12 +53,16 @@ struct Operation {
   // Not in the log.
   std::chrono::steady_clock::time_point arrived;
   std::shared_ptr<const Result> known;  // it was carried out before a restart: only its effect is wanted
+  int64_t size_bytes = 0;               // of body, arguments and itself
+  bool cancelled = false;               // of a sample: nobody wants the answer
 
   /// Whether what comes after it must see its effect. Calls add up in the order of their numbers, whenever
   /// they come.
   bool is_barrier() const { return kind != OpKind::kCall; }
 };
 using OpPtr = std::shared_ptr<Operation>;
+/// What it takes in memory while it waits.
+int64_t size_of(const Operation& op);
 /// All of it but body and arguments, of which no copy is made meanwhile.
 Operation head_of(Operation& op);
 

@@ -42,6 +42,17 @@ bool is_loopback(std::string_view host) {
   return ::inet_pton(AF_INET, name.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
 }
 
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// A client whose token is stale gets another for its key by itself when it is told so.
+HttpReply unknown_credential(bool stale) {
+  HttpReply reply = tinker::error_reply(401, "Unable to validate credential");
+  if (stale) reply.headers.emplace_back("www-authenticate", "Bearer error=\"invalid_token\"");
+  return reply;
+}
+
 bool has_body(const HttpRequest& request) {
   const std::string_view length = request.header("content-length");
   return !request.header("transfer-encoding").empty() || !(length.empty() || length == "0");
@@ -52,15 +63,16 @@ bool has_body(const HttpRequest& request) {
 Server::Server(ServerOptions options, MakeEngine make_engine)
     : options_(std::move(options)),
       lock_(lock_folder(options_.data_dir)),
-      store_(options_.data_dir + "/store.db") {
+      store_(options_.data_dir + "/store.db", seconds_now()),
+      credentials_(store_) {
   for (const auto& key : options_.api_keys) store_.add_key(key);
   if (!store_.has_keys()) {
     new_key_ = random_hex("tml-", 24);
     store_.add_key(new_key_);
   }
-  options_.core.data_dir = options_.data_dir;
+  options_.core.data_dir = options_.tinker.data_dir = options_.data_dir;
   core_ = std::make_unique<Core>(options_.core, store_);
-  tinker_ = std::make_unique<TinkerApi>(*core_, store_, options_.tinker,
+  tinker_ = std::make_unique<TinkerApi>(*core_, store_, credentials_, options_.tinker,
                                         [this](std::chrono::milliseconds delay, std::function<void()> fn) {
                                           http_->after(delay, std::move(fn));
                                         });
@@ -91,14 +103,14 @@ std::string Server::engine_error() const {
   return engine_error_;
 }
 
-std::optional<std::string> Server::owner_of(const HttpRequest& request) const {
+Credentials::Found Server::credential_of(const HttpRequest& request) const {
   std::string_view key = request.header("x-api-key");
   if (key.empty()) {
     key = request.header("authorization");
-    if (!key.starts_with("Bearer ")) return std::nullopt;
+    if (!key.starts_with("Bearer ")) return {};
     key.remove_prefix(7);
   }
-  return store_.owner_of_key(key);
+  return credentials_.find(key, core_->now());
 }
 
 std::optional<HttpReply> Server::gate(const HttpRequest& request) const {
@@ -113,7 +125,14 @@ std::optional<HttpReply> Server::gate(const HttpRequest& request) const {
     if (has_body(request)) return tinker::error_reply(413, "this route takes no body");
     return std::nullopt;
   }
-  if (!owner_of(request)) return tinker::error_reply(401, "Unable to validate credential");
+  if (TinkerApi::is_download(request.path())) {  // its own signature opens it
+    if (request.method != "GET" && request.method != "HEAD")
+      return tinker::error_reply(405, "this route takes GET");
+    if (has_body(request)) return tinker::error_reply(413, "this route takes no body");
+    return std::nullopt;
+  }
+  const auto credential = credential_of(request);
+  if (!credential.owner) return unknown_credential(credential.stale);
   switch (tinker_->refusal(request)) {
     case 404:
       return tinker::error_reply(404, "there is no such route");
@@ -132,10 +151,11 @@ HttpReply Server::health(std::string_view path) const {
 
 void Server::handle(const HttpRequest& request, HttpServer::Respond respond) {
   if (is_health(request.path())) return respond(health(request.path()));
+  if (TinkerApi::is_download(request.path())) return respond(tinker_->download(request));
   // The gate was passed with this very key; it may have been taken back since.
-  const auto owner = owner_of(request);
-  if (!owner) return respond(tinker::error_reply(401, "Unable to validate credential"));
-  tinker_->handle(request, *owner, std::move(respond));
+  const auto credential = credential_of(request);
+  if (!credential.owner) return respond(unknown_credential(credential.stale));
+  tinker_->handle(request, *credential.owner, std::move(respond));
 }
 
 }  // namespace twinkle::serve

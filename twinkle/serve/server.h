@@ -1,9 +1,9 @@
 // The server: store, core, API and HTTP put together. It answers /api/v1/healthz at once and accepts
 // operations while the engine is still being loaded; /readyz says when they are carried out.
 //
-// Every request but those two needs a key, which is looked at before the body is read and before the path is.
-// On a loopback address only loopback names are accepted as Host, and pages of other origins are refused, so
-// that no web page can use a server on the reader's machine.
+// Every request but those two, and downloads whose address is signed, needs a key, which is looked at before
+// the body is read and before the path is. On a loopback address only loopback names are accepted as Host,
+// and pages of other origins are refused, so that no web page can use a server on the reader's machine.
 #pragma once
 
 #include <functional>
@@ -47,12 +47,13 @@ class Server {
  private:
   std::optional<HttpReply> gate(const HttpRequest& request) const;
   void handle(const HttpRequest& request, HttpServer::Respond respond);
-  std::optional<std::string> owner_of(const HttpRequest& request) const;
+  Credentials::Found credential_of(const HttpRequest& request) const;
   HttpReply health(std::string_view path) const;
 
   ServerOptions options_;
   FolderLock lock_;
   Store store_;
+  Credentials credentials_;
   std::string new_key_;
   std::unique_ptr<HttpServer> http_;  // outlives the core, whose waiters hold replies
   std::unique_ptr<Core> core_;

@@ -1,10 +1,12 @@
 #include "twinkle/serve/store.h"
 
-#include <sqlite3.h>
 #include <sys/stat.h>
 
-#include "twinkle/core/error.h"
+#include <algorithm>
+
 #include "twinkle/core/files.h"
+#include "twinkle/serve/random_hex.h"
+#include "twinkle/serve/store_statement.h"
 
 namespace twinkle::serve {
 namespace {
@@ -13,6 +15,9 @@ constexpr int kVersion = 1;
 
 constexpr const char* kTables = R"sql(
 CREATE TABLE IF NOT EXISTS keys(hash TEXT PRIMARY KEY, owner TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS notes(id INTEGER PRIMARY KEY, owner TEXT NOT NULL, time REAL NOT NULL, event TEXT NOT NULL, details TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS notes_of_owner ON notes(owner, time);
+CREATE TABLE IF NOT EXISTS usage(owner TEXT NOT NULL, hour REAL NOT NULL, session TEXT NOT NULL, base_model TEXT NOT NULL, kind TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY(owner, hour, session, base_model, kind));
 CREATE TABLE IF NOT EXISTS things(kind TEXT NOT NULL, id TEXT NOT NULL, entry TEXT NOT NULL, PRIMARY KEY(kind, id));
 )sql";
 
@@ -34,7 +39,8 @@ LoraShape shape_from_json(const Json& j) {
 
 // One row of `things` each.
 Json to_json(const Session& s) {
-  return {{"id", s.id}, {"owner", s.owner}, {"info", s.info}, {"created", s.created}};
+  return {
+      {"id", s.id}, {"owner", s.owner}, {"info", s.info}, {"created", s.created}, {"finished", s.finished}};
 }
 Json to_json(const ModelEntry& m) {
   return {{"id", m.id},
@@ -52,7 +58,9 @@ Json to_json(const SamplerEntry& s) {
           {"base_model", s.base_model},
           {"model_path", s.model_path},
           {"folder", s.folder},
-          {"created", s.created}};
+          {"created", s.created},
+          {"clients", s.clients},
+          {"ended", s.ended}};
 }
 Json to_json(const Checkpoint& c) {
   return {{"run", c.run},
@@ -66,45 +74,14 @@ Json to_json(const Checkpoint& c) {
           {"operation", c.operation},
           {"bytes", c.bytes},
           {"created", c.created},
-          {"expires", c.expires ? Json(*c.expires) : Json(nullptr)}};
+          {"expires", c.expires ? Json(*c.expires) : Json(nullptr)},
+          {"public", c.is_public},
+          {"user_metadata", c.user_metadata}};
 }
 
 }  // namespace
 
-// A prepared statement with text parameters: values never become part of the SQL.
-struct Store::Statement {
-  Statement(sqlite3* database, const char* sql, std::initializer_list<std::string_view> values)
-      : db(database) {
-    if (sqlite3_prepare_v2(db, sql, -1, &statement, nullptr) != SQLITE_OK) fail();
-    int at = 1;
-    for (const auto value : values)
-      sqlite3_bind_text(statement, at++, value.data(), static_cast<int>(value.size()), SQLITE_TRANSIENT);
-  }
-  ~Statement() { sqlite3_finalize(statement); }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-  bool row() {
-    const int code = sqlite3_step(statement);
-    if (code == SQLITE_ROW) return true;
-    if (code != SQLITE_DONE) fail();
-    return false;
-  }
-  std::string text(int column) const {
-    const auto* value = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
-    return value == nullptr
-               ? std::string()
-               : std::string(value, static_cast<size_t>(sqlite3_column_bytes(statement, column)));
-  }
-  [[noreturn]] void fail() const {
-    const std::string message = std::string("[store] ") + sqlite3_errmsg(db);
-    if (sqlite3_errcode(db) == SQLITE_FULL) throw exhausted(message);
-    throw unavailable(message);
-  }
-  sqlite3* db;
-  sqlite3_stmt* statement = nullptr;
-};
-
-Store::Store(const std::string& path) {
+Store::Store(const std::string& path, double now) : opened_(now) {
   if (sqlite3_open(path.c_str(), &db_) != SQLITE_OK) {
     const std::string why = db_ == nullptr ? "no memory" : sqlite3_errmsg(db_);
     sqlite3_close(db_);
@@ -149,8 +126,11 @@ void Store::load() {
     const Json e = parse_json(things.text(1), "store");
     try {
       if (kind == "session") {
-        sessions_[e.at("id")] = {
-            .id = e.at("id"), .owner = e.at("owner"), .info = e.at("info"), .created = e.at("created")};
+        sessions_[e.at("id")] = {.id = e.at("id"),
+                                 .owner = e.at("owner"),
+                                 .info = e.at("info"),
+                                 .created = e.at("created"),
+                                 .finished = e.value("finished", std::string())};
       } else if (kind == "model") {
         models_[e.at("id")] = {.id = e.at("id"),
                                .session = e.at("session"),
@@ -166,7 +146,9 @@ void Store::load() {
                                  .base_model = e.at("base_model"),
                                  .model_path = e.at("model_path"),
                                  .folder = e.at("folder"),
-                                 .created = e.at("created")};
+                                 .created = e.at("created"),
+                                 .clients = e.value("clients", int64_t{0}),
+                                 .ended = e.value("ended", false)};
       } else if (kind == "checkpoint") {
         Checkpoint c{.run = e.at("run"),
                      .kind = e.at("kind"),
@@ -178,9 +160,13 @@ void Store::load() {
                      .optimizer = e.at("optimizer"),
                      .operation = e.at("operation"),
                      .bytes = e.value("bytes", int64_t{0}),
-                     .created = e.at("created")};
+                     .created = e.at("created"),
+                     .is_public = e.value("public", false),
+                     .user_metadata = e.value("user_metadata", Json(nullptr))};
         if (!e.at("expires").is_null()) c.expires = e.at("expires").get<double>();
         checkpoints_[c.path()] = c;
+      } else if (kind == "secret") {
+        secret_ = e.at("bytes").get<std::string>();
       }
     } catch (const Json::exception&) {
       throw unavailable("[store] an entry of kind '" + kind + "' is not as this program writes it");
@@ -210,6 +196,11 @@ std::string Store::add_key(std::string_view key) {
 bool Store::has_keys() const {
   const std::lock_guard lock(mutex_);
   return !owners_.empty();
+}
+
+bool Store::has_key_of(const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(owners_, [&](const auto& entry) { return entry.second == owner; });
 }
 
 // Things.
@@ -280,6 +271,16 @@ std::optional<Checkpoint> Store::checkpoint(const std::string& path, const std::
   return found;
 }
 
+std::optional<Checkpoint> Store::readable_checkpoint(const std::string& path, const std::string& reader,
+                                                     double now) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = checkpoints_.find(path);
+  if (found == checkpoints_.end()) return std::nullopt;
+  const Checkpoint& c = found->second;
+  if ((c.owner != reader && !c.is_public) || (c.expires && *c.expires <= now)) return std::nullopt;
+  return c;
+}
+
 std::vector<Checkpoint> Store::expired_checkpoints(double now) const {
   const std::lock_guard lock(mutex_);
   std::vector<Checkpoint> out;
@@ -297,6 +298,87 @@ bool Store::set_expiry(const std::string& path, const std::string& owner, std::o
   found->expires = expires;
   write(checkpoints_, "checkpoint", path, *found);
   return true;
+}
+
+bool Store::set_public(const std::string& path, const std::string& owner, bool is_public, double now) {
+  const std::lock_guard writing(writing_);
+  auto found = checkpoint(path, owner, now);
+  if (!found) return false;
+  found->is_public = is_public;
+  write(checkpoints_, "checkpoint", path, *found);
+  return true;
+}
+
+std::optional<Checkpoint> Store::copy(const std::string& from, const std::string& reader, Checkpoint to,
+                                      double now) {
+  const std::lock_guard writing(writing_);
+  auto found = readable_checkpoint(from, reader, now);
+  if (!found) found = readable_checkpoint(from, to.owner, now);
+  if (!found) return std::nullopt;
+  to.kind = found->kind;
+  to.name = found->name;
+  if (auto known = checkpoint(to.path(), to.owner, now)) return known;
+  to.folder = found->folder;
+  to.base_model = found->base_model;
+  to.shape = found->shape;
+  to.optimizer = found->optimizer;
+  to.operation = found->operation;
+  to.bytes = found->bytes;
+  to.user_metadata = found->user_metadata;
+  write(checkpoints_, "checkpoint", to.path(), to);
+  return to;
+}
+
+// Sessions and samplers.
+
+std::optional<int64_t> Store::join_sampler(const std::string& id, const std::string& owner) {
+  const std::lock_guard writing(writing_);
+  auto found = sampler(id, owner);
+  if (!found) return std::nullopt;
+  ++found->clients;
+  write(samplers_, "sampler", id, *found);
+  return found->clients;
+}
+
+bool Store::finish_session(const std::string& id, const std::string& owner, const std::string& reason) {
+  const std::lock_guard writing(writing_);
+  auto found = session(id, owner);
+  if (!found) return false;
+  if (!found->finished.empty()) return true;
+  found->finished = reason;
+  write(sessions_, "session", id, *found);
+  return true;
+}
+
+void Store::touch_session(const std::string& id, double now) {
+  const std::lock_guard lock(mutex_);
+  heard_[id] = now;
+}
+
+std::vector<SamplerEntry> Store::samplers_to_end(double silent_since) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<SamplerEntry> out;
+  for (const auto& [id, sampler] : samplers_) {
+    if (sampler.ended) continue;
+    const auto session = sessions_.find(sampler.session);
+    const auto heard = heard_.find(sampler.session);
+    const double last = std::max(heard == heard_.end() ? opened_ : heard->second, sampler.created);
+    if ((session != sessions_.end() && !session->second.finished.empty()) || last < silent_since)
+      out.push_back(sampler);
+  }
+  return out;
+}
+
+std::string Store::secret() {
+  const std::lock_guard writing(writing_);
+  if (secret_.empty()) {
+    const std::string bytes = random_hex("", 32);
+    Statement(db_, "INSERT OR REPLACE INTO things VALUES('secret', 'signing', ?)",
+              {Json{{"bytes", bytes}}.dump()})
+        .row();
+    secret_ = bytes;
+  }
+  return secret_;
 }
 
 namespace {
@@ -338,7 +420,9 @@ std::set<std::string> Store::folders() const {
   const std::lock_guard lock(mutex_);
   std::set<std::string> out;
   for (const auto& [path, checkpoint] : checkpoints_) out.insert(checkpoint.folder);
-  for (const auto& [id, sampler] : samplers_) out.insert(sampler.folder);
+  for (const auto& [id, sampler] : samplers_) {
+    if (!sampler.ended) out.insert(sampler.folder);
+  }
   return out;
 }
 

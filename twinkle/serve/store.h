@@ -26,6 +26,7 @@ struct Session {
   std::string id, owner;
   Json info = Json::object();  // what the client said of itself
   double created = 0;          // seconds since 1970, as all times here
+  std::string finished;        // how, when its client has said so: "success", "errored", "interrupted"
 };
 
 struct ModelEntry {
@@ -41,6 +42,8 @@ struct SamplerEntry {
   std::string base_model, model_path;
   std::string folder;  // of the weights, within the data folder; "": the base model
   double created = 0;
+  int64_t clients = 0;  // that have joined; each has its own range of numbers
+  bool ended = false;   // its weights may be gone
 };
 
 struct Checkpoint {
@@ -52,13 +55,31 @@ struct Checkpoint {
   int64_t bytes = 0;
   double created = 0;
   std::optional<double> expires;
+  bool is_public = false;  // others may read it
+  Json user_metadata = nullptr;
   std::string path() const { return "tinker://" + run + "/" + kind + "/" + name; }
+};
+
+/// An entry of the audit log.
+struct Note {
+  double time = 0;
+  std::string event;
+  Json details = Json::object();
+};
+
+/// What was used of one kind within one hour.
+struct Usage {
+  double hour = 0;  // its begin
+  std::string owner, session, base_model;
+  std::string kind;  // "training", "sampling_prefill", "sampling_sample": tokens; "checkpoint"
+  int64_t count = 0;
 };
 
 class Store {
  public:
   /// Opens or makes the file; `unavailable` when it is damaged or of a newer version.
-  explicit Store(const std::string& path);
+  /// `now`: of the opening.
+  explicit Store(const std::string& path, double now = 0);
   ~Store();
 
   /// A key's owner, by the key itself; only its hash is kept.
@@ -66,6 +87,7 @@ class Store {
   /// Makes a key known (again); its owner. Keys of fewer than 16 characters are invalid_argument.
   std::string add_key(std::string_view key);
   bool has_keys() const;
+  bool has_key_of(const std::string& owner) const;
 
   void put(const Session& session);
   void put(const ModelEntry& model);
@@ -78,10 +100,41 @@ class Store {
   std::optional<SamplerEntry> sampler(const std::string& id, const std::string& owner) const;
   /// By "tinker://RUN/KIND/NAME"; one that has expired is none.
   std::optional<Checkpoint> checkpoint(const std::string& path, const std::string& owner, double now) const;
+  /// The same for whoever may read it: its owner, and everybody when it is public.
+  std::optional<Checkpoint> readable_checkpoint(const std::string& path, const std::string& reader,
+                                                double now) const;
   std::vector<Checkpoint> expired_checkpoints(double now) const;
   /// From `expires` on there is no such checkpoint; nothing: for ever. False when there is none now.
   bool set_expiry(const std::string& path, const std::string& owner, std::optional<double> expires,
                   double now);
+  /// False when it is not the owner's.
+  bool set_public(const std::string& path, const std::string& owner, bool is_public, double now);
+  /// The checkpoint `from`, which `to.owner` or `reader` may read, under another run; both have the same
+  /// files. `to` has run, owner and times. The same copy again is the first one.
+  std::optional<Checkpoint> copy(const std::string& from, const std::string& reader, Checkpoint to,
+                                 double now);
+
+  /// A number from 1 that no other client of the sampler has or will have; nothing when it is not the
+  /// owner's.
+  std::optional<int64_t> join_sampler(const std::string& id, const std::string& owner);
+  /// The first reason stays. False when the session is not the owner's.
+  bool finish_session(const std::string& id, const std::string& owner, const std::string& reason);
+  /// Its client was heard of. Until then a session counts as heard of when the store was opened.
+  void touch_session(const std::string& id, double now);
+  /// Samplers of sessions that were finished, or not heard of since `silent_since`, and are not marked yet.
+  std::vector<SamplerEntry> samplers_to_end(double silent_since) const;
+  /// 32 random bytes of this data folder, the same at every start, to sign with.
+  std::string secret();
+
+  // The audit log: the last million entries of all owners (store_records.cpp).
+  void note(const std::string& owner, const std::string& event, const Json& details, double now);
+  /// Those of [from, to) whose event begins with `prefix`, oldest first, at most 10,000.
+  std::vector<Note> notes_of(const std::string& owner, const std::string& prefix, double from, double to);
+  /// Adds up.
+  void add(const std::vector<Usage>& used);
+  /// By hours of [from, to).
+  std::vector<Usage> usage_of(const std::string& owner, double from, double to);
+
   // What an owner has, newest first. `run` and `session` "": of all.
   std::vector<Session> sessions_of(const std::string& owner) const;
   std::vector<ModelEntry> models_of(const std::string& owner, const std::string& session = "") const;
@@ -105,6 +158,9 @@ class Store {
   std::map<std::string, ModelEntry> models_;
   std::map<std::string, SamplerEntry> samplers_;
   std::map<std::string, Checkpoint> checkpoints_;  // by path
+  std::map<std::string, double> heard_;            // of sessions
+  double opened_ = 0;
+  std::string secret_;
 };
 
 }  // namespace twinkle::serve

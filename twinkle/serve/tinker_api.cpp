@@ -2,8 +2,10 @@
 
 #include <openssl/rand.h>
 
+#include "twinkle/serve/disk_full.h"
 #include "twinkle/serve/random_hex.h"
 #include "twinkle/serve/tinker_replies.h"
+#include "twinkle/serve/tinker_requests.h"
 #include "twinkle/serve/tinker_wire.h"
 #include "twinkle/serve/zstd_body.h"
 
@@ -31,6 +33,7 @@ HttpReply reply_of(const Error& error) {
       return reply;
     }
     default:
+      if (is_disk_full(error)) return error_reply(507, error.what());
       std::fprintf(stderr, "request failed: %s\n", error.what());
       return error_reply(503, "the server can not do this now");
   }
@@ -41,44 +44,6 @@ uint64_t random_seed() {
   if (RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof(seed)) != 1)
     throw internal_error("[serve] no random numbers");
   return seed >> 1;
-}
-
-// The number that a session gives to what it makes.
-int64_t need_number(const Json& body, const char* name) {
-  const int64_t number = int_or(body, name, -1, 0, INT32_MAX);
-  if (number < 0) throw invalid_argument("'" + std::string(name) + "' is missing");
-  return number;
-}
-
-// What a client says of its model is kept and shown as it is.
-void check_metadata(const Json& metadata) {
-  if (metadata.dump(-1, ' ', false, Json::error_handler_t::replace).size() > 64 << 10)
-    throw invalid_argument("'user_metadata' is longer than 64 KiB");
-}
-
-// Names of checkpoints never become paths, yet they are kept plain.
-void check_name(const std::string& name) {
-  const bool plain = !name.empty() && name.size() <= 128 && name.front() != '.' &&
-                     std::ranges::all_of(name, [](unsigned char c) {
-                       return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
-                     });
-  if (!plain)
-    throw invalid_argument(
-        "[save] a checkpoint's name has 1 to 128 letters, digits, '.', '_' and '-', got '" +
-        name.substr(0, 128) + "'");
-}
-
-// The error of `work`, to be told through the operation's future.
-template <class Work>
-std::string refusal_of(Work&& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return e.what();
-  } catch (const Json::exception&) {
-    return "the request is not as the API describes it";
-  }
-  return "";
 }
 
 // Part by part; '*' takes any one part that is not empty.
@@ -102,17 +67,19 @@ bool matches(std::string_view pattern, std::string_view path, std::vector<std::s
 
 }  // namespace
 
-TinkerApi::TinkerApi(Core& core, Store& store, TinkerOptions options, After after)
-    : core_(core), store_(store), options_(std::move(options)), after_(std::move(after)) {}
+TinkerApi::TinkerApi(Core& core, Store& store, const Credentials& credentials, TinkerOptions options,
+                     After after)
+    : core_(core),
+      store_(store),
+      credentials_(credentials),
+      options_(std::move(options)),
+      after_(std::move(after)),
+      acks_(after_, options_.ack_deadline),
+      downloads_(credentials_.signer(), options_.data_dir) {}
 
 // Routes.
 
 TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
-  // '*' stands for one part of the path.
-  struct Entry {
-    const char *method, *path;
-    Route route;
-  };
   static const Entry entries[] = {
       {"POST", "client/config", &TinkerApi::client_config},
       {"POST", "client/dynamic_config", &TinkerApi::dynamic_config},
@@ -120,6 +87,7 @@ TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
       {"POST", "create_session", &TinkerApi::create_session},
       {"POST", "session_heartbeat", &TinkerApi::session_heartbeat},
       {"POST", "sessions/*/finish", &TinkerApi::finish_session},
+      {"POST", "unload_model", &TinkerApi::unload_model},
       {"POST", "telemetry", &TinkerApi::telemetry},
       {"POST", "create_model", &TinkerApi::create_model},
       {"POST", "get_info", &TinkerApi::get_info},
@@ -146,11 +114,15 @@ TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
   std::string_view path = request.path();
   if (!path.starts_with(kPrefix)) return found;
   path.remove_prefix(kPrefix.size());
-  for (const Entry& entry : entries) {
-    std::vector<std::string> arguments;
-    if (!matches(entry.path, path, arguments)) continue;
-    if (request.method == entry.method) return {entry.route, std::move(arguments), false};
-    found.wrong_method = true;
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  for (const std::span<const Entry> table :
+       {std::span<const Entry>(entries), checkpoint_routes(), sampler_routes(), account_routes()}) {
+    for (const Entry& entry : table) {
+      std::vector<std::string> arguments;
+      if (!matches(entry.path, path, arguments)) continue;
+      if (method == entry.method) return {entry.route, std::move(arguments), false};
+      found.wrong_method = true;
+    }
   }
   return found;
 }
@@ -200,20 +172,12 @@ void TinkerApi::handle(const HttpRequest& request, const std::string& owner, Htt
 
 // Start.
 
-void TinkerApi::client_config(Call& call) {
-  // Chunks one after the other: a client then survives whatever becomes of one of them.
-  call.respond(json_reply({{"pjwt_auth_enabled", false},
-                           {"use_pyqwest_transport", false},
-                           {"parallel_fwdbwd_chunks", false},
-                           {"proto_compress_fwdbwd", true},
-                           {"sample_use_retrieve_futures", false},
-                           {"sample_join_sampling_session", false},
-                           {"custom_loss_server_side", false},
-                           {"create_model_via_load_weights", false}}));
-}
+void TinkerApi::client_config(Call& call) { call.respond(json_reply(client_flags(options_.client_flags))); }
 
 void TinkerApi::dynamic_config(Call& call) {
-  call.respond(json_reply({{"refresh_interval_sec", 300}, {"sample_cancel_enabled", false}}));
+  call.respond(json_reply({{"refresh_interval_sec", 300},
+                           {"sample_cancel_enabled", true},
+                           {"sample_cancel_max_batch_size", 64}}));
 }
 
 void TinkerApi::capabilities(Call& call) {
@@ -231,21 +195,39 @@ void TinkerApi::create_session(Call& call) {
   const Session session{
       .id = random_hex("session-", 16), .owner = call.owner, .info = info, .created = core_.now()};
   store_.put(session);
+  store_.touch_session(session.id, core_.now());
   call.respond(json_reply({{"type", "create_session"}, {"session_id", session.id}}));
 }
 
 Session TinkerApi::need_session(const Call& call) {
   const auto session = store_.session(need_text(call.body, "session_id"), call.owner);
   if (!session) throw not_found("there is no such session");
+  store_.touch_session(session->id, core_.now());
   return *session;
 }
 
+// Why nothing new is done in a session, "" when it is: its client has said that it is through.
+std::string TinkerApi::over(const std::string& session, const std::string& owner) const {
+  const auto found = store_.session(session, owner);
+  return found && !found->finished.empty() ? "the session of this was finished by its client" : "";
+}
+
 void TinkerApi::session_heartbeat(Call& call) {
-  need_session(call);
+  if (!need_session(call).finished.empty())
+    return call.respond(error_reply(410, "the session was finished by its client"));  // ends the heartbeats
   call.respond(json_reply({{"type", "session_heartbeat"}}));
 }
 
-void TinkerApi::finish_session(Call& call) { call.respond(no_content()); }
+// Said of what is not there too: a client that is told otherwise fails after its work is done.
+void TinkerApi::finish_session(Call& call) {
+  std::string reason = "success";
+  if (const Json* given = find(call.body, "reason"); given != nullptr && given->is_object())
+    reason = text_or(*given, "type", reason);
+  if (reason != "success" && reason != "errored" && reason != "interrupted")
+    throw invalid_argument("'reason' must be success, errored or interrupted");
+  store_.finish_session(call.arguments[0], call.owner, reason);
+  call.respond(no_content());
+}
 
 void TinkerApi::telemetry(Call& call) { call.respond(json_reply({{"status", "accepted"}})); }
 
@@ -253,8 +235,11 @@ void TinkerApi::telemetry(Call& call) { call.respond(json_reply({{"status", "acc
 
 void TinkerApi::submit(Call& call, Operation op, Json reply) {
   op.owner = call.owner;
-  core_.submit(std::move(op), [respond = call.respond, reply = std::move(reply)](
+  const uint64_t ticket = acks_.add(call.respond);
+  core_.submit(std::move(op), [this, ticket, reply = std::move(reply)](
                                   const std::variant<std::string, Error>& answer) mutable {
+    const HttpServer::Respond respond = acks_.take(ticket);
+    if (!respond) return;  // it took too long, and its client knows
     if (const auto* error = std::get_if<Error>(&answer)) return respond(reply_of(*error));
     reply["request_id"] = std::get<std::string>(answer);
     respond(json_reply(reply));
@@ -268,8 +253,18 @@ bool TinkerApi::is_base_model(const std::string& name) const {
 // Of a model that the caller owns.
 Operation TinkerApi::model_operation(Call& call, OpKind kind) {
   const std::string model = need_text(call.body, "model_id");
-  if (!store_.model(model, call.owner)) throw not_found("there is no such model");
-  return {.kind = kind, .target = model, .seq = seq_of(call.body)};
+  const auto found = store_.model(model, call.owner);
+  if (!found) throw not_found("there is no such model");
+  store_.touch_session(found->session, core_.now());
+  return {
+      .kind = kind, .target = model, .seq = seq_of(call.body), .refused = over(found->session, call.owner)};
+}
+
+void TinkerApi::unload_model(Call& call) {
+  Operation op = model_operation(call, OpKind::kUnload);
+  const std::string model = op.target;
+  op.refused.clear();  // of a session that is over too
+  submit(call, std::move(op), {{"model_id", model}});
 }
 
 void TinkerApi::create_model(Call& call) {
@@ -280,15 +275,14 @@ void TinkerApi::create_model(Call& call) {
                    .owner = call.owner,
                    .base_model = text_or(call.body, "base_model", ""),
                    .created = core_.now()};
-  Operation op{.kind = OpKind::kCreateModel, .target = model.id, .seq = 0};
-  op.refused = refusal_of([&] {
+  Operation op{
+      .kind = OpKind::kCreateModel, .target = model.id, .seq = 0, .refused = over(session.id, call.owner)};
+  check(op, [&] {
     if (!is_base_model(model.base_model)) {
       throw invalid_argument("[create_model] base_model '" + model.base_model +
                              "' is not here; this server has '" + options_.model_names.front() + "'");
     }
-    if (const Json* optimizer = find(call.body, "optimizer_config");
-        optimizer != nullptr && text_or(*optimizer, "type", "") != "adamw")
-      throw invalid_argument("[create_model] this server's optimizer is adamw");
+    check_optimizer(call.body);
     const Json* lora = find(call.body, "lora_config");
     if (lora == nullptr)
       throw invalid_argument("[create_model] this server trains LoRA adapters: lora_config is missing");
@@ -336,13 +330,15 @@ void TinkerApi::get_info(Call& call) {
 void TinkerApi::training_call(Call& call, const char* json_key) {
   const bool proto = !call.proto.empty();
   const CallHead head = proto ? call_head(call.proto) : call_head(call.body);
-  if (!store_.model(head.model_id, call.owner)) throw not_found("there is no such model");
+  const auto model = store_.model(head.model_id, call.owner);
+  if (!model) throw not_found("there is no such model");
+  store_.touch_session(model->session, core_.now());
   Operation op{.kind = OpKind::kCall,
                .target = head.model_id,
                .seq = head.seq_id,
-               .forward_only = head.forward_only || std::string_view(json_key) == "forward_input"};
-  op.refused =
-      refusal_of([&] { op.body = encode(proto ? parse_call(call.proto) : parse_call(call.body, json_key)); });
+               .forward_only = head.forward_only || std::string_view(json_key) == "forward_input",
+               .refused = over(model->session, call.owner)};
+  check(op, [&] { op.body = encode(proto ? parse_call(call.proto) : parse_call(call.body, json_key)); });
   submit(call, std::move(op), {{"model_id", head.model_id}});
 }
 
@@ -351,7 +347,7 @@ void TinkerApi::forward(Call& call) { training_call(call, "forward_input"); }
 
 void TinkerApi::optim_step(Call& call) {
   Operation op = model_operation(call, OpKind::kOptimStep);
-  op.refused = refusal_of([&] { op.args = parse_adam(call.body); });
+  check(op, [&] { op.args = parse_adam(call.body); });
   const std::string model = op.target;
   submit(call, std::move(op), {{"model_id", model}});
 }
@@ -360,14 +356,11 @@ void TinkerApi::optim_step(Call& call) {
 
 void TinkerApi::save_weights(Call& call) {
   Operation op = model_operation(call, OpKind::kSaveWeights);
-  op.refused = refusal_of([&] {
+  check(op, [&] {
     const std::string name = text_or(call.body, "path", random_hex("weights-", 16));
     check_name(name);
-    const int64_t ttl = int_or(call.body, "ttl_seconds", 0, 1, INT32_MAX);
-    op.args = {{"kind", "weights"},
-               {"name", name},
-               {"overwrite", bool_or(call.body, "overwrite", false)},
-               {"ttl_seconds", ttl > 0 ? Json(ttl) : Json(nullptr)}};
+    op.args = save_arguments(call.body, "weights", name);
+    op.args["overwrite"] = bool_or(call.body, "overwrite", false);
   });
   submit(call, std::move(op));
 }
@@ -375,7 +368,7 @@ void TinkerApi::save_weights(Call& call) {
 void TinkerApi::save_weights_for_sampler(Call& call) {
   const bool named = find(call.body, "path") != nullptr;
   Operation op = model_operation(call, named ? OpKind::kSaveWeights : OpKind::kSaveForSampler);
-  op.refused = refusal_of([&] {
+  check(op, [&] {
     if (!named) {
       const int64_t number = int_or(call.body, "sampling_session_seq_id", -1, 0, INT32_MAX);
       if (number < 0) throw invalid_argument("[save] needs 'path' or 'sampling_session_seq_id'");
@@ -385,11 +378,7 @@ void TinkerApi::save_weights_for_sampler(Call& call) {
     }
     const std::string name = need_text(call.body, "path");
     check_name(name);
-    const int64_t ttl = int_or(call.body, "ttl_seconds", 0, 1, INT32_MAX);
-    op.args = {{"kind", "sampler_weights"},
-               {"name", name},
-               {"overwrite", false},
-               {"ttl_seconds", ttl > 0 ? Json(ttl) : Json(nullptr)}};
+    op.args = save_arguments(call.body, "sampler_weights", name);
   });
   submit(call, std::move(op));
 }
@@ -407,8 +396,12 @@ void TinkerApi::load_weights(Call& call) {
                      .session = session.id,
                      .owner = call.owner,
                      .created = core_.now()};
-    op = {.kind = OpKind::kLoadWeights, .target = model.id, .seq = 0};
-    if (const auto checkpoint = store_.checkpoint(text_or(call.body, "path", ""), call.owner, core_.now())) {
+    op = {
+        .kind = OpKind::kLoadWeights, .target = model.id, .seq = 0, .refused = over(session.id, call.owner)};
+    check(op, [&] { check_optimizer(call.body); });
+    const auto reader = credentials_.reader(text_or(call.body, "weights_access_token", ""), core_.now());
+    if (const auto checkpoint = store_.readable_checkpoint(text_or(call.body, "path", ""),
+                                                           reader.value_or(call.owner), core_.now())) {
       model.shape = checkpoint->shape;
       model.base_model = checkpoint->base_model;
     }
@@ -419,10 +412,13 @@ void TinkerApi::load_weights(Call& call) {
     if (!store_.model(model.id, call.owner)) store_.put(model);
   }
   reply["model_id"] = op.target;
-  op.refused = refusal_of([&] {
-    if (find(call.body, "weights_access_token") != nullptr)
-      throw invalid_argument("[load] weights of another account can not be loaded on this server");
+  check(op, [&] {
     op.args = {{"path", need_text(call.body, "path")}, {"optimizer", bool_or(call.body, "optimizer", false)}};
+    if (const std::string token = text_or(call.body, "weights_access_token", ""); !token.empty()) {
+      const auto reader = credentials_.reader(token, core_.now());
+      if (!reader) throw invalid_argument("[load] 'weights_access_token' is no key of this server");
+      op.args["reader"] = *reader;  // the key itself is kept nowhere
+    }
     if (op.args["path"].get_ref<const std::string&>().size() > 1024) {
       op.args["path"] = "";
       throw invalid_argument("[load] 'path' is longer than 1024 bytes");
@@ -432,7 +428,8 @@ void TinkerApi::load_weights(Call& call) {
 }
 
 void TinkerApi::weights_info(Call& call) {
-  const auto checkpoint = store_.checkpoint(need_text(call.body, "tinker_path"), call.owner, core_.now());
+  const auto checkpoint =
+      store_.readable_checkpoint(need_text(call.body, "tinker_path"), call.owner, core_.now());
   if (!checkpoint) throw not_found("there is no such checkpoint");
   const LoraShape& shape = checkpoint->shape;
   call.respond(json_reply({{"base_model", checkpoint->base_model},
@@ -455,11 +452,12 @@ void TinkerApi::create_sampling_session(Call& call) {
                        .model_path = text_or(call.body, "model_path", ""),
                        .created = core_.now()};
   if (!store_.sampler(sampler.id, call.owner)) {
+    if (!session.finished.empty()) throw invalid_argument(over(session.id, call.owner));
     if (!sampler.base_model.empty() && !is_base_model(sampler.base_model))
       throw not_found("base_model '" + sampler.base_model + "' is not here; this server has '" +
                       options_.model_names.front() + "'");
     if (!sampler.model_path.empty()) {
-      const auto checkpoint = store_.checkpoint(sampler.model_path, call.owner, core_.now());
+      const auto checkpoint = store_.readable_checkpoint(sampler.model_path, call.owner, core_.now());
       if (!checkpoint) throw not_found("there is no such checkpoint");
       sampler.folder = checkpoint->folder;
       sampler.base_model = checkpoint->base_model;
@@ -482,10 +480,15 @@ void TinkerApi::get_sampler(Call& call) {
 void TinkerApi::asample(Call& call) {
   const auto sampler = store_.sampler(need_text(call.body, "sampling_session_id"), call.owner);
   if (!sampler) throw not_found("there is no such sampling session");
-  Operation op{
-      .kind = OpKind::kSample, .target = sampler->id, .seq = int_or(call.body, "seq_id", -1, 0, kMostSeq)};
+  store_.touch_session(sampler->session, core_.now());
+  Operation op{.kind = OpKind::kSample,
+               .target = sampler->id,
+               .seq = int_or(call.body, "seq_id", -1, 0, kMostSeq),
+               .refused = over(sampler->session, call.owner)};
+  if (op.refused.empty() && sampler->ended)
+    op.refused = "[sample] this sampler has ended: its session was silent for too long; make a new one";
   int64_t count = 1;
-  op.refused = refusal_of([&] {
+  check(op, [&] {
     count = int_or(call.body, "num_samples", 1, 1, 1024);
     SampleCall sample = parse_sample(call.body);
     sample.weights = sampler->folder;

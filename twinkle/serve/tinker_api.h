@@ -5,10 +5,14 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "twinkle/serve/ack_waits.h"
 #include "twinkle/serve/core.h"
+#include "twinkle/serve/credentials.h"
+#include "twinkle/serve/downloads.h"
 #include "twinkle/serve/http.h"
 
 namespace twinkle::serve {
@@ -16,19 +20,31 @@ namespace twinkle::serve {
 struct TinkerOptions {
   std::vector<std::string> model_names;  // of the base model; the first is the one that is told
   std::string tokenizer_id;  // folder that a client on this machine can load, "" when there is none
-  std::chrono::milliseconds poll{25000};  // how long retrieve_future waits
+  std::chrono::milliseconds poll{25000};          // how long retrieve_future waits
+  std::chrono::milliseconds ack_deadline{20000};  // how long a reply waits for the disk
+  std::string data_dir;
+  std::string public_url;              // under which clients know this server; "": the Host they send
+  double url_seconds = 3600;           // of a download
+  double token_seconds = 3600;         // of what a key was exchanged for
+  Json client_flags = Json::object();  // beside those of client/config, or instead
 };
+
+/// What client/config answers. invalid_argument for a flag that no client knows, or of another type.
+Json client_flags(const Json& changes);
 
 class TinkerApi {
  public:
   /// `after` runs a function later (HttpServer::after).
   using After = std::function<void(std::chrono::milliseconds, std::function<void()>)>;
-  TinkerApi(Core& core, Store& store, TinkerOptions options, After after);
+  TinkerApi(Core& core, Store& store, const Credentials& credentials, TinkerOptions options, After after);
 
   /// Whether there is such a route, and for this method: 0, else 404 or 405.
   int refusal(const HttpRequest& request) const;
   /// `owner`: whose key it was.
   void handle(const HttpRequest& request, const std::string& owner, HttpServer::Respond respond);
+  /// Whether its own signature opens a path, so that it needs no key; then what it answers.
+  static bool is_download(std::string_view path) { return Downloads::has(path); }
+  HttpReply download(const HttpRequest& request) const;
 
  private:
   struct Call {
@@ -45,7 +61,14 @@ class TinkerApi {
     std::vector<std::string> arguments;
     bool wrong_method = false;
   };
+  struct Entry {
+    const char *method, *path;  // '*' in the path stands for one part of it
+    Route route;
+  };
   Found find_route(const HttpRequest& request) const;
+  static std::span<const Entry> checkpoint_routes();  // tinker_checkpoints.cpp
+  static std::span<const Entry> sampler_routes();     // tinker_samplers.cpp
+  static std::span<const Entry> account_routes();     // tinker_accounts.cpp
 
   void client_config(Call& call);
   void dynamic_config(Call& call);
@@ -55,6 +78,7 @@ class TinkerApi {
   void finish_session(Call& call);
   void telemetry(Call& call);
   void create_model(Call& call);
+  void unload_model(Call& call);
   void get_info(Call& call);
   void forward_backward(Call& call);
   void forward(Call& call);
@@ -77,18 +101,47 @@ class TinkerApi {
   void sessions(Call& call);
   void get_session(Call& call);
 
+  void publish(Call& call);
+  void unpublish(Call& call);
+  void archive(Call& call);
+  void save_weights_external(Call& call);
+  void external_urls(Call& call);
+  void copy_weights(Call& call);
+
+  void cancel_future(Call& call);
+  void retrieve_futures(Call& call);
+  void join_sampling_session(Call& call);
+  void create_custom_loss(Call& call);
+
+  void auth_token(Call& call);
+  void own_key(Call& call);
+  void delete_own_key(Call& call);
+  void session_project(Call& call);
+  void search_sessions(Call& call);
+  void trace_export(Call& call);
+  void audit(Call& call);
+  void usage_events(Call& call);
+  void storage_usage(Call& call);
+
   Json run_to_json(const ModelEntry& model) const;
   std::string checkpoint_path(const Call& call) const;
   void training_call(Call& call, const char* json_key);
   void submit(Call& call, Operation op, Json reply = Json::object());
   Operation model_operation(Call& call, OpKind kind);
+  std::string over(const std::string& session, const std::string& owner) const;
+  std::string base_url(const HttpRequest& request) const;
+  Checkpoint readable_checkpoint(const Call& call) const;
+  void note(const Call& call, const char* event, const std::string& path, Json details = Json::object());
   bool is_base_model(const std::string& name) const;
   Session need_session(const Call& call);
 
   Core& core_;
   Store& store_;
+  const Credentials& credentials_;
   TinkerOptions options_;
   After after_;
+  AckWaits acks_;
+  Downloads downloads_;
 };
 
 }  // namespace twinkle::serve

@@ -1,9 +1,7 @@
 // The routes of the Tinker API that list, show and delete what an owner has.
-#include <charconv>
-#include <ctime>
-
 #include "twinkle/serve/tinker_api.h"
 #include "twinkle/serve/tinker_replies.h"
+#include "twinkle/serve/tinker_requests.h"
 #include "twinkle/serve/tinker_wire.h"
 
 namespace twinkle::serve {
@@ -11,43 +9,32 @@ namespace {
 
 using namespace tinker;  // NOLINT(google-build-using-namespace): this file is that layer
 
-// A whole number of the query; `otherwise` when it is not there.
-int64_t query_number(std::string_view target, std::string_view name, int64_t otherwise, int64_t most) {
-  const size_t mark = target.find('?');
-  std::string_view query = mark == std::string_view::npos ? "" : target.substr(mark + 1);
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), pair.size() + 1));
-    if (!pair.starts_with(name) || pair.size() <= name.size() || pair[name.size()] != '=') continue;
-    const std::string_view text = pair.substr(name.size() + 1);
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > most)
-      throw invalid_argument("'" + std::string(name) + "' must be a whole number from 0 to " +
-                             std::to_string(most));
-    return value;
-  }
-  return otherwise;
-}
-
-std::string iso_time(double seconds) {
-  const auto whole = static_cast<time_t>(seconds);
-  std::tm parts{};
-  ::gmtime_r(&whole, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 Json checkpoint_to_json(const Checkpoint& checkpoint) {
   Json out = {{"checkpoint_id", checkpoint.kind + "/" + checkpoint.name},
-              {"checkpoint_type", checkpoint.kind == "weights" ? "training" : "sampler"},
+              {"checkpoint_type", checkpoint.kind == "weights"           ? "training"
+                                  : checkpoint.kind == "sampler_weights" ? "sampler"
+                                                                         : "external"},
               {"time", iso_time(checkpoint.created)},
               {"tinker_path", checkpoint.path()},
               {"size_bytes", checkpoint.bytes},
-              {"public", false}};
+              {"public", checkpoint.is_public}};
+  if (!checkpoint.user_metadata.is_null()) out["user_metadata"] = checkpoint.user_metadata;
   if (checkpoint.expires) out["expires_at"] = iso_time(*checkpoint.expires);
   return out;
+}
+
+// Clients before 0.28 refuse a whole list for one entry of type "external".
+bool knows_external(const HttpRequest& request) {
+  int major = 0, minor = 0;
+  const std::string version(request.header("x-stainless-package-version"));
+  if (std::sscanf(version.c_str(), "%d.%d", &major, &minor) != 2) return true;
+  return major > 0 || minor >= 28;
+}
+
+std::vector<Checkpoint> shown_to(const HttpRequest& request, std::vector<Checkpoint> all) {
+  if (!knows_external(request))
+    std::erase_if(all, [](const Checkpoint& c) { return c.kind == "external_weights"; });
+  return all;
 }
 
 // The part of a list that the query asks for, and where it lies in the whole.
@@ -75,6 +62,7 @@ Json TinkerApi::run_to_json(const ModelEntry& model) const {
               {"last_request_time", iso_time(std::max(model.created, core_.last_request(model.id)))}};
   if (!model.user_metadata.is_null()) out["user_metadata"] = model.user_metadata;
   for (const auto& checkpoint : store_.checkpoints_of(model.owner, model.id, core_.now())) {
+    if (checkpoint.kind == "external_weights") continue;
     const char* key = checkpoint.kind == "weights" ? "last_checkpoint" : "last_sampler_checkpoint";
     if (!out.contains(key)) out[key] = checkpoint_to_json(checkpoint);
   }
@@ -94,15 +82,16 @@ void TinkerApi::training_run(Call& call) {
 
 void TinkerApi::run_checkpoints(Call& call) {
   if (!store_.model(call.arguments[0], call.owner)) throw not_found("there is no such training run");
-  call.respond(json_reply(page_of(call.request, "checkpoints",
-                                  store_.checkpoints_of(call.owner, call.arguments[0], core_.now()), 1000,
-                                  checkpoint_to_json)));
+  call.respond(json_reply(
+      page_of(call.request, "checkpoints",
+              shown_to(call.request, store_.checkpoints_of(call.owner, call.arguments[0], core_.now())), 1000,
+              checkpoint_to_json)));
 }
 
 void TinkerApi::all_checkpoints(Call& call) {
-  call.respond(
-      json_reply(page_of(call.request, "checkpoints", store_.checkpoints_of(call.owner, "", core_.now()), 100,
-                         checkpoint_to_json)));
+  call.respond(json_reply(page_of(call.request, "checkpoints",
+                                  shown_to(call.request, store_.checkpoints_of(call.owner, "", core_.now())),
+                                  100, checkpoint_to_json)));
 }
 
 std::string TinkerApi::checkpoint_path(const Call& call) const {
@@ -113,6 +102,7 @@ std::string TinkerApi::checkpoint_path(const Call& call) const {
 void TinkerApi::delete_checkpoint(Call& call) {
   if (!store_.set_expiry(checkpoint_path(call), call.owner, core_.now(), core_.now()))
     throw not_found("there is no such checkpoint");
+  note(call, "checkpoint_delete", checkpoint_path(call));
   call.respond(no_content());
 }
 
@@ -121,6 +111,7 @@ void TinkerApi::set_checkpoint_ttl(Call& call) {
   const auto expires = ttl > 0 ? std::optional(core_.now() + static_cast<double>(ttl)) : std::nullopt;
   if (!store_.set_expiry(checkpoint_path(call), call.owner, expires, core_.now()))
     throw not_found("there is no such checkpoint");
+  note(call, "checkpoint_ttl_set", checkpoint_path(call), {{"ttl_seconds", ttl}});
   call.respond(no_content());
 }
 

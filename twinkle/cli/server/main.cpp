@@ -37,6 +37,16 @@ std::vector<ArgGroup> launch_groups() {
           "Keys to let in, beginning with tml- (may be given several times). Without one, and with none "
           "in the data folder, a key is made and shown once.");
   key.repeats = true;
+  ArgSpec url =
+      arg("public_url", ParamType::kString, nullptr,
+          "Address under which clients reach the server, for the addresses of downloads; without it, "
+          "the Host that a client sends.");
+  url.value_name = "URL";
+  ArgSpec flag =
+      arg("client_flag", ParamType::kStringList, nullptr,
+          "What client/config tells the tinker package, as NAME=VALUE (may be given several times), "
+          "e.g. pjwt_auth_enabled=true.");
+  flag.repeats = true;
   server.args = {
       model,
       arg("model_name", ParamType::kString, nullptr, "Another name under which clients know the model."),
@@ -44,6 +54,10 @@ std::vector<ArgGroup> launch_groups() {
       arg("host", ParamType::kString, "127.0.0.1", "Address to listen on."),
       number("port", 8000, 0, 65535, "Port to listen on; 0: any that is free."),
       key,
+      url,
+      flag,
+      number("token_seconds", 3600, 1, 30 * 86400,
+             "How long a token holds that a key is exchanged for (client flag pjwt_auth_enabled)."),
       arg("json", ParamType::kBool, false, "Print JSON, one line an event.")};
   ArgGroup engine{"EngineArgs", "Engine", {}};
   ArgSpec dtype = arg("dtype", ParamType::kString, "auto", "Of the base model's weights in memory.");
@@ -99,6 +113,17 @@ class Launch {
       if (!key.starts_with("tml-"))
         throw invalid_argument("[--api-key] a key must begin with tml-, or the client refuses to send it");
     }
+    if (args.has("public_url")) options_.tinker.public_url = args.get_string("public_url");
+    options_.tinker.token_seconds = static_cast<double>(args.get_int("token_seconds"));
+    for (const auto& flag :
+         args.has("client_flag") ? args.get_strings("client_flag") : std::vector<std::string>()) {
+      const size_t equals = flag.find('=');
+      if (equals == std::string::npos)
+        throw invalid_argument("[--client-flag] must be NAME=VALUE, got '" + flag + "'");
+      options_.tinker.client_flags[flag.substr(0, equals)] =
+          parse_json(flag.substr(equals + 1), "--client-flag");
+    }
+    serve::client_flags(options_.tinker.client_flags);
     auto& names = options_.tinker.model_names;
     if (args.has("model_name")) names.push_back(args.get_string("model_name"));
     for (const auto& name : {model, absolute, fs::path(absolute).filename().string()}) names.push_back(name);

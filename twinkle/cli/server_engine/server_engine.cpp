@@ -81,6 +81,13 @@ class ServerEngine : public serve::Engine {
     });
   }
 
+  void remove_model(const std::string& model) override {
+    const auto found = adapters_.find(model);
+    if (found == adapters_.end()) return;
+    model_.remove_adapter(found->second);
+    adapters_.erase(found);
+  }
+
   void save_model(const std::string& model, const std::string& folder, bool optimizer) override {
     const std::string& name = adapter_of(model);
     if (optimizer) {
@@ -175,6 +182,10 @@ class ServerEngine : public serve::Engine {
     return last_ticket_;
   }
 
+  void cancel_sample(uint64_t ticket) override {
+    if (const auto found = jobs_.find(ticket); found != jobs_.end()) found->second.job->cancel();
+  }
+
   bool sample_pass() override { return sampler_.step(); }
 
   std::vector<serve::SampleDone> take_samples() override {
@@ -218,6 +229,8 @@ class ServerEngine : public serve::Engine {
       add(name);
       if (model_.group(name).optimizer_spec().name.empty())
         model_.set_optimizer("AdamW", {{"lr", 1e-4}, {"weight_decay", 0.0}}, name);
+      // Undone or not, what the client is told is what a restart finds.
+      model_.group(name).undo_bad_steps(true);
     } catch (...) {
       if (model_.has_adapter(name)) model_.remove_adapter(name);
       throw;
