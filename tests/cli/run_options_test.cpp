@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/cli/run_program.h"
+#include "tests/thrown.h"
 #include "tests/tiny_model.h"
 #include "twinkle/core/files.h"
 
@@ -415,6 +416,61 @@ TEST_F(RunOptions, PackedRunsResumeAndTakeEncodedRows) {
   // Fewer batches than rows: bins hold several.
   const Ran ran = sft("noted", {"--packing", "in_order", "--max-length", "64", "--max-steps", "1"});
   EXPECT_NE(ran.err.find("packed into "), std::string::npos) << ran.err;
+}
+
+// Whatever decides which sample a position is has to be the same where a run goes on.
+TEST_F(RunOptions, APositionIsNotTakenAmongOtherSamples) {
+  const auto with = [](Words base, const Words& more) {
+    base.insert(base.end(), more.begin(), more.end());
+    return base;
+  };
+  const Words options = {"--max-steps", "4", "--save-steps", "2"};
+  struct Case {
+    Words before, after;
+    std::string says;  // "": it goes on
+  };
+  const std::vector<Case> cases = {
+      {{"--no-use-lora", "--shuffle"},
+       {"--no-use-lora", "--shuffle", "--seed", "7"},
+       "seed 42, this run has 7"},
+      {{"--shuffle"}, {}, "shuffle true, this run has false"},
+      {{"--no-use-lora"}, {"--no-use-lora", "--seed", "7"}, ""},  // rows in order
+      {{}, {"--filters", "DedupFilter"}, "filters [], this run has [\"DedupFilter\"]"},
+      {{"--filters", "DedupFilter"},
+       {"--filters", "DedupFilter", "--filter-options", R"({"DedupFilter": {"asst_chars": 2}})"},
+       "filter_options null, this run has {\"DedupFilter\":{\"asst_chars\":2}}"},
+      {{"--truncation-strategy", "delete"}, {}, "truncation_strategy \"delete\", this run has \"raise\""},
+      {{"--truncation-strategy", "delete"},
+       {"--truncation-strategy", "delete", "--max-length", "127"},
+       "max_length 128, this run has 127"},
+      {{"--truncation-strategy", "left"}, {"--truncation-strategy", "left", "--max-length", "127"}, ""},
+      {{"--streaming", "--no-use-lora"}, {"--streaming", "--no-use-lora", "--seed", "7"}, ""}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string first = "before-" + std::to_string(i);
+    run(first, with(options, cases[i].before));
+    const Ran then = sft("after-" + std::to_string(i),
+                         with(with(options, cases[i].after),
+                              {"--resume-from-checkpoint", root_ + "/" + first + "/checkpoint-step-2"}));
+    EXPECT_EQ(then.code, cases[i].says.empty() ? 0 : 2) << i << then.err;
+    const std::string says =
+        cases[i].says.empty() ? "resumed at step" : "counted its samples with " + cases[i].says;
+    EXPECT_HAS(then.err, says);
+  }
+}
+
+// A row that is dropped in each epoch is one row.
+TEST_F(RunOptions, DroppedRowsAreCountedOnce) {
+  write_text(root_ + "/some.jsonl",
+             read_file(root_ + "/rows.jsonl") + R"({"query": "q", "response": 5})" + "\n");
+  for (const char* flag : {"--streaming", "--lazy"}) {
+    const Ran ran = sft(flag + 2, {flag, "--bad-rows", "drop", "--max-steps", "16"}, "some.jsonl");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_HAS(ran.err, "dropped 1 rows of ");
+    const Ran plan = run_program("twinkle", {"plan", "--model-id", model(), flag, "--max-length", "64",
+                                             "--max-steps", "1", "--dataset-id", root_ + "/none.jsonl"});
+    EXPECT_EQ(plan.code, 2);
+    EXPECT_HAS(plan.err, "none.jsonl");
+  }
 }
 
 TEST_F(RunOptions, CsvWithOtherColumnsHasTheBitsOfJsonl) {

@@ -142,6 +142,8 @@ TEST_F(StreamsTest, DeletedRowsAreNoFault) {
     EXPECT_EQ(loader.next().size(), 9u);
     EXPECT_EQ(loader.failures().size(), 3u);
     EXPECT_EQ(loader.failures()[0], "sample 1: the template leaves it out");
+    EXPECT_EQ(loader.next().size(), 9u);  // an epoch later the same rows fail
+    EXPECT_EQ(loader.failures().size(), 3u);
   }
   IterableDataset stream({.dataset_id = in_dir("d.jsonl")}, tmpl);
   int64_t left = 0;
@@ -253,6 +255,12 @@ TEST_F(StreamsTest, StreamsReadEveryFileInOrder) {
   while (dropping.next()) ++count;
   EXPECT_EQ(count, 60);
   EXPECT_EQ(dropping.num_dropped(), 10);
+  dropping.rewind();
+  while (dropping.next()) ++count;
+  EXPECT_EQ(count, 120);
+  EXPECT_EQ(dropping.num_dropped(), 10);
+  EXPECT_EQ(error_of([&] { dropping.restore({{"file", 0}, {"row", 99}, {"given", 0}}); }),
+            "[dataset] the state of the stream names row 99 of a file of 35");
   IterableDataset filtered({.dataset_id = folder(100, 3)}, bytes());
   filtered.filter([](const Row& row) { return row.at("query").get<std::string>().ends_with("5"); });
   count = 0;

@@ -133,6 +133,17 @@ TEST(Checkpoint, RefusesTornAndForeignOnes) {
   EXPECT_NE(message_of([&] { read_checkpoint(path); }).find("lacks 'adapter_model.safetensors'"),
             std::string::npos);
 
+  write(path, 3);
+  const Json written = read_json_file(path + "/trainer_state.json");
+  Json changed = written;
+  changed["consumed_train_samples"] = 1 + written.at("consumed_train_samples").get<int64_t>();
+  write_file_atomic(path + "/trainer_state.json", changed.dump());
+  EXPECT_EQ(message_of([&] { read_checkpoint(path); }),
+            "[checkpoint] '" + path +
+                "/trainer_state.json' was changed after it was written; take another copy of the checkpoint");
+  write_file_atomic(path + "/trainer_state.json", written.dump());  // laid out otherwise, the same values
+  EXPECT_EQ(read_checkpoint(path).cur_step, 3);
+
   const auto with_state = [&](const Json& state) {
     write_file_atomic(path + "/trainer_state.json", state.dump());
     return message_of([&] { read_checkpoint(path); });

@@ -78,18 +78,29 @@ Json cast_number(const ParamSpec& spec, ParamType type, std::string_view text, s
   return number;
 }
 
+// What stands between commas.
+Json string_items(const ParamSpec& spec, std::string_view text, std::string_view where, bool keep_space) {
+  Json out = Json::array();
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    const std::string_view part = text.substr(start, end - start), item = keep_space ? part : trimmed(part);
+    if (item.empty() && !text.empty()) {
+      throw invalid_argument("[" + std::string(where) + "] '" + spec.name + "': an empty item in '" +
+                             std::string(text) +
+                             "'; a list whose items hold commas is given as JSON: [\"a, b\"]");
+    }
+    out.push_back(std::string(item));
+    start = end + 1;
+  }
+  return out;
+}
+
 // As cast_text; items of a list whose blanks mean something stay as they are.
 Json cast_for(const ArgSpec& arg, std::string_view text, std::string_view where) {
   Json list;
   const bool is_json = trimmed(text).starts_with('[') && !try_parse_json(text, list);
   if (!arg.keep_space || is_json) return cast_text(arg.param, text, where);
-  Json out = Json::array();
-  for (size_t start = 0; start <= text.size();) {
-    const size_t end = std::min(text.find(',', start), text.size());
-    out.push_back(std::string(text.substr(start, end - start)));
-    start = end + 1;
-  }
-  return out;
+  return string_items(arg.param, text, where, true);
 }
 
 // Every name an option answers to, and the group that may stand before it.
@@ -523,14 +534,10 @@ Json cast_text(const ParamSpec& spec, std::string_view text, std::string_view wh
       }
       Json out = Json::array();
       if (trimmed(text).empty()) return out;
+      if (spec.type == ParamType::kStringList) return string_items(spec, text, where, false);
       for (size_t start = 0; start <= text.size();) {
         const size_t end = std::min(text.find(',', start), text.size());
-        const std::string_view item = trimmed(text.substr(start, end - start));
-        if (spec.type == ParamType::kStringList) {
-          out.push_back(std::string(item));
-        } else {
-          out.push_back(cast_number(spec, spec.type, item, where));
-        }
+        out.push_back(cast_number(spec, spec.type, trimmed(text.substr(start, end - start)), where));
         start = end + 1;
       }
       return out;

@@ -83,6 +83,16 @@ std::string IterableDataset::content_hash() const {
   return sha256_hex(all);
 }
 
+// The file that at_ is in, mapped.
+void IterableDataset::open_current() {
+  if (open_file_ == at_.file) return;
+  const auto& [meta, path] = files_[static_cast<size_t>(at_.file)];
+  open_.reset();
+  open_ =
+      RowFiles::open(path, {.text_split = meta.text_split, .columns = meta.columns, .may_be_empty = true});
+  open_file_ = at_.file;
+}
+
 // The next row, or its problem; false at the end.
 bool IterableDataset::read(Row* row, std::string* place, std::string* problem) {
   if (make_generator_) {
@@ -95,13 +105,7 @@ bool IterableDataset::read(Row* row, std::string* place, std::string* problem) {
   }
   for (;;) {
     if (at_.file == static_cast<int64_t>(files_.size())) return false;
-    if (open_file_ != at_.file) {
-      const auto& [meta, path] = files_[static_cast<size_t>(at_.file)];
-      open_.reset();
-      open_ = RowFiles::open(path,
-                             {.text_split = meta.text_split, .columns = meta.columns, .may_be_empty = true});
-      open_file_ = at_.file;
-    }
+    open_current();
     if (at_.row < static_cast<int64_t>(open_->rows().size())) break;
     ++at_.file;
     at_.row = 0;
@@ -130,6 +134,13 @@ void IterableDataset::edit(Row* row, const std::string& place, std::string* prob
 
 void IterableDataset::drop(const std::string& reason) {
   if (options_.bad_rows == BadRows::kRaise) throw invalid_argument(reason);
+  count_dropped(at_, reason);
+}
+
+// `after`: where the stream stood when the row was read.
+void IterableDataset::count_dropped(const Place& after, const std::string& reason) {
+  if (after <= last_dropped_) return;
+  last_dropped_ = after;
   ++num_dropped_;
   if (dropped_.size() < 100) dropped_.push_back(reason);
 }
@@ -155,6 +166,7 @@ void IterableDataset::fill() {
     given_ = 0;
     std::vector<Row> rows;
     std::vector<std::string> places, problems;
+    std::vector<Place> after;
     while (static_cast<int64_t>(rows.size()) < options_.chunk) {
       Row row;
       std::string place, problem;
@@ -162,6 +174,7 @@ void IterableDataset::fill() {
       rows.push_back(std::move(row));
       places.push_back(std::move(place));
       problems.push_back(std::move(problem));
+      after.push_back(at_);
     }
     if (rows.empty()) return;
     std::vector<char> kept(rows.size(), 1);
@@ -222,8 +235,7 @@ void IterableDataset::fill() {
           ready_.back().features.push_back(std::move(features[k]));
         }
       } else if (deleted[i] != 0 || options_.bad_rows == BadRows::kDrop) {
-        ++num_dropped_;
-        if (dropped_.size() < 100) dropped_.push_back(problems[i]);
+        count_dropped(after[i], problems[i]);
       } else {
         ready_.push_back({{}, problems[i]});  // raised in its turn, so that no row around it is lost
       }
@@ -275,6 +287,14 @@ void IterableDataset::restore(const Json& state) {
       throw invalid_argument("[dataset] the state of the stream names file " + std::to_string(numbers[0]) +
                              " of " + std::to_string(files_.size()));
     at_ = {numbers[0], numbers[1]};
+    int64_t rows = 0;
+    if (at_.file < static_cast<int64_t>(files_.size())) {
+      open_current();
+      rows = static_cast<int64_t>(open_->rows().size());
+    }
+    if (at_.row > rows)
+      throw invalid_argument("[dataset] the state of the stream names row " + std::to_string(at_.row) +
+                             " of a file of " + std::to_string(rows));
   }
   chunk_begin_ = at_;
   for (int64_t i = 0; i < numbers[2]; ++i) {

@@ -2,6 +2,7 @@
 // files.
 #pragma once
 
+#include <compare>
 #include <deque>
 
 #include "twinkle/data/dataset.h"
@@ -55,6 +56,7 @@ class IterableDataset final : public SampleStream {
   void restore(const Json& state) override;
   /// The next row as it is read, after filters; not to be mixed with next().
   std::optional<Row> next_row();
+  /// Rows left out so far, each once, however often the stream was rewound.
   int64_t num_dropped() const { return num_dropped_; }
   /// The first hundred.
   const std::vector<std::string>& dropped() const { return dropped_; }
@@ -62,11 +64,14 @@ class IterableDataset final : public SampleStream {
  private:
   struct Place {
     int64_t file = 0, row = 0;
+    auto operator<=>(const Place&) const = default;
   };
   bool read(Row* row, std::string* place, std::string* problem);
   void edit(Row* row, const std::string& place, std::string* problem) const;
   void fill();
+  void open_current();
   void drop(const std::string& reason);
+  void count_dropped(const Place& after, const std::string& reason);
 
   std::vector<std::pair<DatasetMeta, std::string>> files_;  // with the path of one file
   std::function<Generator()> make_generator_;
@@ -84,7 +89,8 @@ class IterableDataset final : public SampleStream {
     std::string problem;  // raised instead
   };
   std::deque<Ready> ready_;
-  int64_t given_ = 0;  // samples of the chunk that were given out
+  int64_t given_ = 0;   // samples of the chunk that were given out
+  Place last_dropped_;  // rows up to here are not counted again
   int64_t num_dropped_ = 0;
   std::vector<std::string> dropped_;
 };

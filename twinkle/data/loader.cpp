@@ -232,6 +232,10 @@ DataLoader::Sample DataLoader::make(int64_t index, std::string* failure) const {
   }
 }
 
+void DataLoader::failed(int64_t index, const std::string& reason) {
+  if (failed_.insert(index).second) failures_.push_back("sample " + std::to_string(index) + ": " + reason);
+}
+
 std::vector<InputFeature> DataLoader::next() {
   if (stream_) return next_of_stream();
   const int64_t n = num_features();
@@ -272,11 +276,11 @@ std::vector<InputFeature> DataLoader::next() {
       }
       if (!failure.empty() && options_.bad_rows == BadRows::kRaise) throw invalid_argument(failure);
       if (made_here && failure.empty() && sample.empty()) {  // which is no fault of the row
-        failures_.push_back("sample " + std::to_string(index) + ": the template leaves it out");
+        failed(index, "the template leaves it out");
         continue;
       }
       if (!failure.empty()) {
-        failures_.push_back("sample " + std::to_string(index) + ": " + failure);
+        failed(index, failure);
         if (++failed_in_a_row > options_.max_retries) {
           throw invalid_argument("[data loader] " + std::to_string(failed_in_a_row) +
                                  " samples in a row cannot be used (max_retries " +

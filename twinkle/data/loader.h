@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,7 +86,7 @@ class DataLoader {
   const std::vector<int64_t>& last_indices() const { return last_indices_; }
   /// How many features each sample of the last batch has.
   const std::vector<int64_t>& last_sizes() const { return last_sizes_; }
-  /// Samples that failed so far in this process, with their reasons ("sample 7: ...").
+  /// Samples that failed so far in this process, each once, with their reasons ("sample 7: ...").
   const std::vector<std::string>& failures() const { return failures_; }
   int64_t num_features() const;  // samples of an epoch
   int64_t consumed_train_samples() const { return consumed_; }
@@ -107,6 +108,7 @@ class DataLoader {
   const std::vector<int64_t>& order_of(int64_t epoch);
   std::vector<InputFeature> next_of_stream();
   Sample make(int64_t index, std::string* failure) const;
+  void failed(int64_t index, const std::string& reason);
 
   std::shared_ptr<const SampleSource> samples_;
   std::unique_ptr<SampleStream> stream_;
@@ -118,6 +120,7 @@ class DataLoader {
   std::vector<int64_t> order_;
   std::vector<int64_t> last_indices_, last_sizes_;
   std::vector<std::string> failures_;
+  std::set<int64_t> failed_;  // an epoch later a sample fails again
   std::unique_ptr<Ahead> ahead_;
 };
 

@@ -12,6 +12,7 @@ namespace twinkle {
 inline constexpr int64_t kMostAlternatives = 1024;
 /// Answers to one prompt are made together, each with its own memory.
 inline constexpr int64_t kMostSamples = 1024;
+inline constexpr double kLargestTokenId = 2147483647;  // ids have 32 bits
 
 /// What `twinkle sample` shows in its help, and what it is given is checked against.
 inline const std::vector<ParamSpec>& sampling_param_specs() {
@@ -80,7 +81,9 @@ inline const std::vector<ParamSpec>& sampling_param_specs() {
       {.name = "stop_token_ids",
        .type = ParamType::kIntList,
        .default_value = Json::array(),
-       .help = "Tokens that end an answer."},
+       .help = "Tokens that end an answer.",
+       .min = 0,
+       .max = kLargestTokenId},
       {.name = "ignore_eos",
        .type = ParamType::kBool,
        .default_value = false,
@@ -97,11 +100,15 @@ inline const std::vector<ParamSpec>& sampling_param_specs() {
       {.name = "allowed_token_ids",
        .type = ParamType::kIntList,
        .default_value = Json::array(),
-       .help = "Draw these tokens only."},
+       .help = "Draw these tokens only.",
+       .min = 0,
+       .max = kLargestTokenId},
       {.name = "forbidden_token_ids",
        .type = ParamType::kIntList,
        .default_value = Json::array(),
-       .help = "Never draw these tokens."},
+       .help = "Never draw these tokens.",
+       .min = 0,
+       .max = kLargestTokenId},
       {.name = "logprobs",
        .type = ParamType::kInt,
        .default_value = 0,

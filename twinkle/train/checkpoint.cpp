@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 constexpr int kVersion = 1;
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kCheckpoint = "checkpoint-step-";
+constexpr const char* kStateHash = "state_sha256";  // of the rest of trainer_state.json
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int error) {
   throw file_error("[checkpoint] cannot " + what + " '" + path + "'", error);
@@ -216,7 +217,10 @@ void write_checkpoint(const std::string& path, TrainerState state,
     for (const auto& entry : fs::directory_iterator(directory)) {
       state.files[entry.path().filename().string()] = describe_file(entry.path().string());
     }
-    write_file_atomic(directory + "/" + kStateFile, state.to_json().dump(2) + "\n");
+    Json written = state.to_json();
+    const std::string hash = sha256_hex(written.dump());
+    written[kStateHash] = hash;
+    write_file_atomic(directory + "/" + kStateFile, written.dump(2) + "\n");
   });
 }
 
@@ -230,8 +234,17 @@ TrainerState read_checkpoint(const std::string& path) {
         "[checkpoint] '" + path +
         "' has no trainer_state.json: it is not a Twinkle checkpoint, or its writing never ended");
   }
-  TrainerState state = TrainerState::from_json(read_json_file(state_file), state_file);
+  Json value = read_json_file(state_file);
+  TrainerState state = TrainerState::from_json(value, state_file);
   check_written_files(path, state.files);
+  if (const auto found = value.find(kStateHash); found != value.end()) {
+    const Json recorded = *found;
+    value.erase(found);
+    if (recorded != sha256_hex(value.dump())) {
+      throw invalid_argument("[checkpoint] '" + state_file +
+                             "' was changed after it was written; take another copy of the checkpoint");
+    }
+  }
   return state;
 }
 

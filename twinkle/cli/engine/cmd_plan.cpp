@@ -15,12 +15,24 @@ struct Pass {
   bool shares = false;  // some rows begin alike
 };
 
+// Rows that are encoded during the run are read here for what is wrong with them at its start.
+void check_rows(const ParsedArgs& args, const ModelConfig& config) {
+  std::shared_ptr<const Template> tmpl = load_template(args, load_tokenizer(args), config.max_position);
+  if (args.get_bool("streaming")) {
+    load_stream(args, std::move(tmpl));
+  } else {
+    make_lazy_loader(args, load_dataset(args), std::move(tmpl));
+  }
+}
+
 // The largest pass of the first epoch, or of full rows when none are encoded before the run.
 Pass largest_pass(const ParsedArgs& args, const ModelConfig& config, int64_t budget) {
   Pass out;
   const int64_t batch = args.get_int("batch_size"),
                 length = std::min(args.get_int("max_length"), config.max_position);
-  if (!args.has("dataset_id") || args.get_bool("streaming") || args.get_bool("lazy")) {
+  const bool streaming = args.get_bool("streaming"), lazy = args.get_bool("lazy");
+  if (!args.has("dataset_id") || streaming || lazy) {
+    if (args.has("dataset_id")) check_rows(args, config);
     out.tokens = std::min(batch * length, std::max(budget / length * length, length));
     out.scored = out.tokens;
     return out;

@@ -90,12 +90,16 @@ class Sampler {
       throw invalid_argument("expected an object with a string 'prompt' or a list 'messages', got " +
                              std::string(json_type_name(row)));
     }
-    std::vector<std::string> known = kConversation;
-    for (const auto& spec : sampling_param_specs()) known.push_back(spec.name);
+    static const std::vector<std::string> kKnown = [] {
+      std::vector<std::string> known = kConversation;
+      for (const auto& spec : sampling_param_specs()) known.push_back(spec.name);
+      return known;
+    }();
     Json options = sampling_options_, talk = Json::object();
     for (const auto& [field, value] : row.items()) {
-      if (std::find(known.begin(), known.end(), field) == known.end())
-        throw invalid_argument("unknown field '" + field + "'" + did_you_mean(field, known));
+      if (std::find(kKnown.begin(), kKnown.end(), field) == kKnown.end())
+        throw invalid_argument("unknown field '" + field + "'" + did_you_mean(field, kKnown));
+      if (value.is_null()) continue;  // as if it were not there
       const bool talks = std::find(kConversation.begin(), kConversation.end(), field) != kConversation.end();
       (talks ? talk : options)[field] = value;
     }

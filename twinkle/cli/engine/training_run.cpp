@@ -259,18 +259,30 @@ void Run::load_model() {
   model_->set_lr_scheduler(args_.get_string("scheduler_cls"), scheduler_options(args_, whole));
 }
 
+// Whether the length of a row decides how many samples it gives.
+bool counts_by_length(const Json& options) {
+  const std::string strategy = options.value("truncation_strategy", "raise");
+  return options.value("packing", "none") != "none" || strategy == "split" || strategy == "delete" ||
+         (strategy == "raise" && options.value("bad_rows", "raise") == "drop");
+}
+
 // A position in the data means nothing in other data.
 void Run::check_same_rows(const Json& manifest) const {
   const std::string path = args_.get_string("resume_from_checkpoint");
   if (!manifest.is_object()) return;  // written by a program without a manifest
   const RunManifest recorded = RunManifest::from_json(manifest, path + "/trainer_state.json");
   const Json options = recorded.config.value("options", Json::object());
-  // What a position counts: rows, their rounds or windows, or bins.
+  // What a position counts: rows, their rounds or windows, or bins; and in which order.
   std::vector<std::pair<std::string, Json>> counted = {
-      {"packing", "none"}, {"split_rounds", false}, {"streaming", false}, {"lazy", false}};
-  if (args_.get_string("packing") != "none" || args_.get_string("truncation_strategy") == "split") {
+      {"packing", "none"},    {"split_rounds", false},    {"streaming", false},       {"lazy", false},
+      {"text_split", "file"}, {"filters", Json::array()}, {"filter_options", nullptr}};
+  if (counts_by_length(options) || counts_by_length(args_.values())) {
     counted.insert(counted.end(),
                    {{"truncation_strategy", "raise"}, {"max_length", args_.get("max_length")}});
+  }
+  if (stream_ == nullptr) {
+    counted.emplace_back("shuffle", true);
+    if (args_.get_bool("shuffle")) counted.emplace_back("seed", args_.get("seed"));
   }
   for (const auto& [name, usual] : counted) {
     const Json was = options.value(name, usual);
