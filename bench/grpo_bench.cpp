@@ -5,11 +5,11 @@
 //              [--sharing off,exact,groups] [--max-tokens-per-pass 4608]
 // The same answers train a fresh adapter for each way of sharing the prompts. Prints one JSON object: seconds
 // of the sampling and of each training part, its rows, loss and gradient norm, and the machine's own limit.
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 
+#include "bench/timing.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/machine.h"
@@ -19,12 +19,6 @@
 using namespace twinkle;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::unique_ptr<MultiLoraTransformersModel> model_of(const std::string& path, PrefixSharing sharing,
                                                      int64_t pass_tokens) {

@@ -2,6 +2,7 @@
 #include "twinkle/data/quality_filter.h"
 
 #include "tests/data/data_testing.h"
+#include "tests/thrown.h"
 
 namespace twinkle {
 namespace {
@@ -155,14 +156,9 @@ TEST(QualityFilters, DropRowsOfADataSet) {
   EXPECT_EQ(data.dropped()[0].row, 2);
   EXPECT_THROW(data.quality_filter("HardFilter"), Error);
   Dataset poor(DatasetMeta{.data = {row("hi", "x")}});
-  try {
-    poor.quality_filter("HardFilter");
-    ADD_FAILURE();
-  } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()),
-              "[dataset] HardFilter leaves out 1 of 1 rows (1 trivial_single_turn); the first: row 1: "
-              "HardFilter: trivial_single_turn");
-  }
+  EXPECT_EQ(test::thrown([&] { poor.quality_filter("HardFilter"); }),
+            "[dataset] HardFilter leaves out 1 of 1 rows (1 trivial_single_turn); the first: row 1: "
+            "HardFilter: trivial_single_turn");
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // The real data sets, from rows to packed bins: rows, tokens, trained tokens and dropped rows are those that
 // transformers counts (tests/parity/make_real_data_goldens.py); every token of them ends up in a bin once.
 #include "tests/data/data_testing.h"
-#include "tests/thrown.h"
 #include "twinkle/core/files.h"
 #include "twinkle/data/packing.h"
 

@@ -136,13 +136,12 @@ ArgGroup dataset_args() {
              {.value = "PATH"}),
       option("packing", kString, "none",
              "Pack rows into bins of --max-length tokens, of which --batch-size make a batch: the fullest "
-             "bins, rows "
-             "in order, or rows in order and cut where a bin is full.",
+             "bins, rows in order, or rows in order and cut where a bin is full.",
              {.choices = {"none", "best_fit", "in_order", "wrapped"}}),
       option("streaming", kBool, false,
-             "Read rows in the order of the files, each when it is needed: training begins at once, nothing "
-             "is shuffled, "
-             "--max-steps or --train-samples ends the run."),
+             "Read rows in the order of the files, each when it is needed: no row is encoded before training "
+             "begins (the files are read once, for their hash), nothing is shuffled, --max-steps or "
+             "--train-samples ends the run."),
       option("lazy", kBool, false,
              "Encode a row when its batch is due, not all of them before the first step.",
              {.aliases = {"lazy_tokenize"}}),

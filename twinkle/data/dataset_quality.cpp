@@ -48,9 +48,11 @@ void Dataset::quality_filter(const std::string& name, const Json& options, int s
     dataset_internal::each_row(static_cast<int64_t>(verdicts.size()), BadRows::kDrop, [&](int64_t i) {
       Verdict verdict;
       for (const Part& part : each->map(row_of(*each, i))) {
-        if (verdict.reason.empty()) verdict.reason = filter->drop_reason(part.trajectory);
-        verdict.key += filter->key(part.trajectory);
-        verdict.size += dump(part.trajectory.messages).size();
+        verdict.reason = filter->drop_reason(part.trajectory);
+        if (!verdict.reason.empty()) break;
+        const std::string key = filter->key(part.trajectory);
+        if (!key.empty()) verdict.size += dump(part.trajectory.messages).size();
+        verdict.key += key;
       }
       verdicts[static_cast<size_t>(i)] = std::move(verdict);
     });

@@ -70,12 +70,12 @@ std::string strip_newlines(std::string_view text) {
 std::string joined_blocks(const Json& blocks, size_t index) {
   std::string out;
   for (const Json& block : blocks) {
-    const bool text = block_kind(block) == "text" && block.contains("text") && block.at("text").is_string();
-    if (!text) {
+    const std::string* text = block_text(block);
+    if (text == nullptr) {
       throw invalid_argument(place(index) + ": the chat template takes text only, got a block " +
                              block.dump().substr(0, 100));
     }
-    out += block.at("text").get<std::string>();
+    out += *text;
   }
   return out;
 }

@@ -49,10 +49,8 @@ Json recut(const Json& content, const Cut& cut) {
     return blocks;
   }
   for (const Json& block : content) {
-    const bool text = block.is_object() && block_kind(block) == "text" && block.contains("text") &&
-                      block.at("text").is_string();
-    if (text) {
-      cut(block.at("text").get_ref<const std::string&>(), &blocks);
+    if (const std::string* text = block_text(block)) {
+      cut(*text, &blocks);
     } else {
       blocks.push_back(block);
     }
@@ -112,6 +110,7 @@ void place(const Kind& kind, const Json& media, Json* messages, std::string_view
 // Qwen-VL's own form, which holds the path itself.
 void place_inline_images(Json* messages) {
   constexpr std::string_view kOpen = "<img>", kClose = "</img>";
+  if (count_tags(*messages, kOpen) == 0) return;
   for (Json& message : *messages) {
     if (!has_content(message)) continue;
     bool found = false;
@@ -139,6 +138,12 @@ void place_inline_images(Json* messages) {
 }
 
 }  // namespace
+
+const std::string* block_text(const Json& block) {
+  if (block_kind(block) != "text") return nullptr;
+  const auto text = block.find("text");
+  return text != block.end() && text->is_string() ? &text->get_ref<const std::string&>() : nullptr;
+}
 
 std::string_view block_kind(const Json& block) {
   if (!block.is_object()) return "";

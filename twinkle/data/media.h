@@ -13,6 +13,8 @@ namespace twinkle {
 /// "text", "image", "video" or "audio", also of OpenAI's image_url, video_url, audio_url and input_audio; ""
 /// for anything else.
 std::string_view block_kind(const Json& block);
+/// The text of a text block; nullptr for any other.
+const std::string* block_text(const Json& block);
 /// The block with its kind as its type and as the name of what it holds.
 Json plain_block(const Json& block);
 

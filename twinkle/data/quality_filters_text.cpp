@@ -123,7 +123,7 @@ class DeadLoopFilter : public QualityFilter {
   bool is_loop(const std::string& text, const Limits& limits) const {
     const std::string plain = lower(text);
     const int64_t chars = count_chars(plain);
-    // Places of words of hesitation, in characters.
+    // Places of words of hesitation: in bytes, then in characters.
     std::vector<int64_t> places;
     static constexpr std::array<std::string_view, 12> kWords = {"wait",
                                                                 "hmm",
@@ -139,9 +139,17 @@ class DeadLoopFilter : public QualityFilter {
                                                                 "重新考虑"};
     for (const std::string_view word : kWords) {
       for (size_t at = plain.find(word); at != std::string::npos; at = plain.find(word, at + word.size()))
-        places.push_back(count_chars(std::string_view(plain).substr(0, at)));
+        places.push_back(static_cast<int64_t>(at));
     }
     std::sort(places.begin(), places.end());
+    size_t bytes = 0;
+    int64_t counted = 0;
+    for (int64_t& at : places) {
+      const auto to = static_cast<size_t>(at);
+      counted += count_chars(std::string_view(plain).substr(bytes, to - bytes));
+      bytes = to;
+      at = counted;
+    }
     constexpr int64_t kShort = 200;  // where a word or two say nothing
     if (chars >= kShort &&
         static_cast<double>(places.size()) * 1000 > limits.density * static_cast<double>(chars))

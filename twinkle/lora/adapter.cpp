@@ -107,7 +107,9 @@ at::Tensor read_tensor(const SafeTensor& tensor, const std::string& path) {
   }
   at::Tensor out = at::empty(tensor.shape, at::kFloat);
   dequantize(type, tensor.data.data(), tensor.num_elements(), out.mutable_data_ptr<float>());
-  if (!at::isfinite(out).all().item<bool>()) {
+  const auto finite = [](const at::Tensor& bound) { return std::isfinite(bound.item<float>()); };
+  const auto [least, most] = out.numel() > 0 ? at::aminmax(out) : std::tuple(at::zeros({}), at::zeros({}));
+  if (!finite(least) || !finite(most)) {
     throw invalid_argument("[lora] '" + path + "': tensor '" + tensor.name +
                            "' holds numbers that are not finite");
   }

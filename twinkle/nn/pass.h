@@ -26,7 +26,7 @@ struct Pass {
   std::vector<uint64_t> row_sequence_key;
   bool keep = false;  // keep what backward needs
 
-  // ---- where sequences share rows (AttentionSequence::block_rows)
+  // The rest counts where sequences share rows (AttentionSequence::block_rows).
   /// Keys and values that attention reads as copies in front of the others, so that each block of 64
   /// positions of a sequence lies in one piece: `count` rows from row `from` of the pass to row `to` in
   /// front.

@@ -1,9 +1,8 @@
 // Group relative policy optimization: the clipped surrogate of Schulman et al. 2017 (equation 7) with the
 // advantages of a group, and a penalty on the divergence from a reference policy (Shao et al. 2024, equations
-// 3 and 4). For each token, with d = logprob - old logprob and r = exp(d):
+// 3 and 4). For each token, with d = logprob - old logprob, r = exp(d) and x = ref logprob - logprob:
 //
-//   -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + beta (exp(x) - x - 1) - entropy_coef H,  x = ref -
-//   logprob
+//   -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + beta (exp(x) - x - 1) - entropy_coef H
 //
 // averaged over the tokens of each answer, then over the answers. |d| counts as at most 20.
 #include <ATen/ATen.h>

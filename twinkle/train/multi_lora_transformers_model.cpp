@@ -183,8 +183,8 @@ PlannedRequest MultiLoraTransformersModel::planned(const TenantRequest& request,
 
 // Room for such a pass.
 void MultiLoraTransformersModel::plan_memory_for(const PassSize& size) {
-  if (size.rows <= planned_.rows && size.spread <= planned_.spread) return;
-  const PassSize both = {std::max(size.rows, planned_.rows), std::max(size.spread, planned_.spread)};
+  if (planned_.holds(size)) return;
+  const PassSize both = planned_.with(size);
   const bool check = options_.check_memory && options_.device.is_cpu();
   const PassPlan plan = plan_shared_passes(*shared_.model, multi_.max_r, both, options_.share_prefix,
                                            options_.gradient_checkpointing, check);

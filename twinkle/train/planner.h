@@ -3,6 +3,7 @@
 // tests/train/planner_peak_test.cpp compares with measured peaks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,6 +71,11 @@ struct PassPlan {
 struct PassSize {
   int64_t rows = 0;
   int64_t spread = 0;  // see PlanInput
+  bool holds(const PassSize& other) const { return other.rows <= rows && other.spread <= spread; }
+  /// The least that holds both.
+  PassSize with(const PassSize& other) const {
+    return {std::max(rows, other.rows), std::max(spread, other.spread)};
+  }
 };
 /// Of a call that goes backward, in passes of up to `max_rows` rows.
 PassSize largest_pass(std::span<const InputFeature> features, PrefixSharing sharing, int64_t max_rows);

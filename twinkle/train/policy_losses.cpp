@@ -2,13 +2,15 @@
 // lp the log-probability of a target, q the one it was sampled with ("old_logprobs"), A its advantage, r =
 // exp(lp-q):
 //   importance_sampling  -sum r A
-//   ppo                  -sum min(r A, clip(r, low, high) A)           (Schulman et al. 2017, bounds on r
-//   itself) cispo                -sum clip(r, low, high) lp A, the clipped ratio taking no part in the
-//   derivative dro                  -sum (lp A - beta/2 (lp - q)^2)
+//   ppo                  -sum min(r A, clip(r, low, high) A)   (Schulman et al. 2017; bounds on r itself)
+//   cispo                -sum clip(r, low, high) lp A          (the ratio is constant in the derivative)
+//   dro                  -sum (lp A - beta/2 (lp - q)^2)
+//
 // In fp64 per sequence from zero. Where A is 0 the first three add nothing, however large r is. Immutable,
 // thread-safe.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "twinkle/core/error.h"

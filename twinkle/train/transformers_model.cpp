@@ -174,9 +174,9 @@ TrainGroup& TransformersModel::training_group(const std::string& adapter_name,
   TrainGroup& g = group(adapter_name);
   const PassSize most = largest_pass(features, options_.share_prefix, options_.micro_batch_tokens);
   PassSize& planned = g.passes().planned;
-  if (most.rows > planned.rows || most.spread > planned.spread) {
+  if (!planned.holds(most)) {
     const bool check = options_.check_memory && options_.device.is_cpu();
-    const PassSize both = {std::max(most.rows, planned.rows), std::max(most.spread, planned.spread)};
+    const PassSize both = planned.with(most);
     const PassPlan plan = plan_passes(*shared_.model, g, both, options_.gradient_checkpointing, check);
     g.passes().recompute = plan.recompute;
     planned = both;
