@@ -6,11 +6,11 @@
 #include <set>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/protobuf.h"
 #include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_engine.h"
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/tokenizer_parts.h"
-#include "twinkle/text/tokenizer_protobuf.h"
 #include "twinkle/text/unicode.h"
 
 namespace twinkle {
@@ -22,13 +22,13 @@ constexpr const char* kMarker = "\xE2\x96\x81";  // U+2581
 constexpr size_t kLongestPiece = 1024;
 
 File::Piece parse_piece(std::string_view bytes, const std::string& where) {
-  ProtobufReader reader(bytes, where);
+  WireReader reader(bytes, where);
   File::Piece piece;
   while (reader.next()) {
     if (reader.field() == 1) {
       piece.text = reader.bytes();
     } else if (reader.field() == 2) {
-      piece.score = reader.number();
+      piece.score = reader.real32();
     } else if (reader.field() == 3) {
       const int64_t type = reader.integer();
       if (type < 1 || type > 6)
@@ -44,7 +44,7 @@ File::Piece parse_piece(std::string_view bytes, const std::string& where) {
 }
 
 void parse_trainer(std::string_view bytes, const std::string& where, File* file) {
-  ProtobufReader reader(bytes, where);
+  WireReader reader(bytes, where);
   while (reader.next()) {
     switch (reader.field()) {
       case 3: {
@@ -75,7 +75,7 @@ void parse_trainer(std::string_view bytes, const std::string& where, File* file)
 }
 
 void parse_normalizer_spec(std::string_view bytes, const std::string& where, File* file) {
-  ProtobufReader reader(bytes, where);
+  WireReader reader(bytes, where);
   while (reader.next()) {
     switch (reader.field()) {
       case 2:
@@ -102,7 +102,7 @@ void parse_normalizer_spec(std::string_view bytes, const std::string& where, Fil
 
 SentencePieceFile parse_sentencepiece(std::string_view bytes, const std::string& where) {
   const std::string root = "[" + where + "] ";
-  ProtobufReader reader(bytes, root + "SentencePiece model");
+  WireReader reader(bytes, root + "SentencePiece model");
   File file;
   file.bos = 1;
   file.eos = 2;
