@@ -6,7 +6,7 @@
 
 #include "tests/kernels/kernel_testing.h"
 #include "twinkle/kernels/cpu/gemm_kernels.h"
-#include "twinkle/kernels/ops.h"
+#include "twinkle/kernels/head_targets.h"
 
 namespace twinkle::ops {
 namespace {
@@ -252,6 +252,72 @@ Outcome run(const Case& c, const std::vector<int64_t>& lengths, bool fused, cons
 void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
   const std::vector<at::Tensor> x = tensors(a), y = tensors(b);
   for (size_t i = 0; i < x.size(); ++i) EXPECT_TRUE(same_bits(x[i], y[i])) << what << " " << i;
+}
+
+// Rows with none to four targets, some of them the same, against double; one target a row has the bits it has
+// without the bounds.
+TEST_F(HeadTest, SeveralTargetsOfARowMatchDouble) {
+  for (const Isa isa : available_isas()) {
+    force_isa(isa);
+    const double tolerance = isa == Isa::kAmx ? 3e-2 : 2e-5;
+    for (const Shape& s : kShapes) {
+      const Case c = make_case(s.rows, s.vocabulary, s.width, at::kFloat);
+      RowTargets targets{.first = {0}};
+      std::vector<int64_t> row_of, ids;
+      for (int64_t row = 0; row < s.rows; ++row) {
+        for (int64_t k = 0; k < (row * 3 + 1) % 5; ++k) {
+          row_of.push_back(row);
+          ids.push_back((row * 7 + k / 2 * 211) % s.vocabulary);
+        }
+        targets.first.push_back(static_cast<int64_t>(ids.size()));
+      }
+      targets.ids_S = at::tensor(ids, at::kInt);
+      const auto count = static_cast<int64_t>(ids.size());
+      const at::Tensor dlogprob = at::randn({count});
+      HeadAdapters a(s.vocabulary, s.width);
+      a.spans = {{0, s.rows, 0}};
+      const LoraBatch lora = a.batch();
+      at::Tensor low = at::empty({s.rows, 16});
+      lora_shrink(c.hidden, lora, low);
+      const std::vector<RowRange> order = {{0, s.rows}};
+      HeadOutputs out = make_outputs(s.rows, 1);
+      out.logprob_S = at::empty({count});
+      head_logprobs_of(c.hidden, c.w, &lora, low, targets, 1.3, out);
+      at::Tensor dhidden = at::empty({s.rows, s.width});
+      PackedMatrix grad = PackedMatrix::zeros_like(c.w);
+      head_backward_of(c.hidden, c.w, &lora, low, targets, 1.3, out, dlogprob, c.dentropy, order, dhidden,
+                       &grad);
+      if (s.rows == 0) continue;
+
+      const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).clone().requires_grad_(true); };
+      const at::Tensor hidden = leaf(c.hidden), weight = leaf(c.w.unpack()), down = leaf(a.slots[0].a_rK),
+                       up = leaf(a.slots[0].b_Nr);
+      const at::Tensor logits = hidden.matmul(weight.t()) + hidden.matmul(down.t()).matmul(up.t()) * 1.5;
+      const at::Tensor logp = (logits * 1.3).log_softmax(1);
+      const at::Tensor picked = logp.index({at::tensor(row_of, at::kLong), at::tensor(ids, at::kLong)});
+      const at::Tensor entropy = -(logp.exp() * logp).sum(1);
+      EXPECT_LT(largest(out.logprob_S - picked.detach()), tolerance) << isa_name(isa) << s.vocabulary;
+      ((picked * dlogprob).sum() + (entropy * c.dentropy).sum()).backward();
+      const auto near = [&](const at::Tensor& got, const at::Tensor& want, const char* what) {
+        EXPECT_LT(largest(got - want), tolerance * std::max(1.0, largest(want)))
+            << isa_name(isa) << " " << what << " " << s.rows << "x" << s.vocabulary;
+      };
+      near(dhidden, hidden.grad(), "dhidden");
+      near(grad.unpack(), weight.grad(), "dW");
+      near(a.slots[0].da_rK, down.grad(), "dA");
+      near(a.slots[0].db_Nr, up.grad(), "dB");
+
+      RowTargets one{.ids_S = c.targets, .first = {0}};
+      for (int64_t row = 1; row <= s.rows; ++row) one.first.push_back(row);
+      HeadOutputs plain = make_outputs(s.rows, 1), bounded = make_outputs(s.rows, 1);
+      at::Tensor plain_back = at::empty({s.rows, s.width}), bounded_back = at::empty({s.rows, s.width});
+      head_forward_backward(c.hidden, c.w, nullptr, {}, c.targets, 0.9, c.dlogprob, order, plain, plain_back,
+                            nullptr);
+      head_forward_backward_of(c.hidden, c.w, nullptr, {}, one, 0.9, c.dlogprob, order, bounded, bounded_back,
+                               nullptr);
+      EXPECT_TRUE(same_bits(plain.logprob_S, bounded.logprob_S) && same_bits(plain_back, bounded_back));
+    }
+  }
 }
 
 TEST_F(HeadTest, OneWalkThreadsRunsAndInstructionSetsAgree) {

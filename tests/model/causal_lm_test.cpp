@@ -411,7 +411,7 @@ TEST(CausalLmBits, PagedForwardEqualsTheWhole) {
     const at::Tensor hidden_SK =
         got.index_select(0, at::tensor(std::vector<int64_t>(rows.begin(), rows.end())));
     binding.spans = {{0, S, 0}};
-    model->score_hidden(arena, hidden_SK, &binding, targets, 1.0, again);
+    model->score_hidden(arena, hidden_SK, &binding, {.ids_S = at::tensor(targets, at::kInt)}, 1.0, again);
     expect_same_bits({scored.logprob_S, scored.lse_S}, {again.logprob_S, again.lse_S}, family + " scores");
     ops::HeadOutputs of_logits{.logprob_S = at::empty({S}), .lse_S = at::empty({S})};
     ops::logits_logprobs(model->logits(arena, hidden_SK, &binding), at::tensor(targets, at::kInt), 1.0,

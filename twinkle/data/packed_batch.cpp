@@ -37,19 +37,21 @@ PackedBatch pack(std::span<const InputFeature> features, int64_t first_order) {
     const auto& f = features[i];
     const std::string place = "[batch] feature " + std::to_string(i) + ": ";
     if (f.input_ids.empty()) throw invalid_argument(place + "has no tokens");
-    if (f.labels.size() != f.input_ids.size()) {
+    const bool one_each = f.label_positions.empty();
+    if (one_each && f.labels.size() != f.input_ids.size()) {
       throw invalid_argument(place + "has " + std::to_string(f.labels.size()) + " labels for " +
                              std::to_string(f.input_ids.size()) + " tokens");
     }
-    if (!f.weights.empty() && f.weights.size() != f.input_ids.size()) {
+    if (!f.weights.empty() && f.weights.size() != f.labels.size()) {
       throw invalid_argument(place + "has " + std::to_string(f.weights.size()) + " weights for " +
-                             std::to_string(f.input_ids.size()) + " tokens");
+                             std::to_string(f.labels.size()) + " labels");
     }
     for (size_t t = 0; t < f.input_ids.size(); ++t) {
       batch.tokens.push_back(f.input_ids[t]);
       batch.positions.push_back(static_cast<int32_t>(t));
-      batch.targets.push_back(f.labels[t]);
-      batch.weights.push_back(f.labels[t] == kIgnoreIndex ? 0.0f : f.weights.empty() ? 1.0f : f.weights[t]);
+      const int32_t target = one_each ? f.labels[t] : kIgnoreIndex;
+      batch.targets.push_back(target);
+      batch.weights.push_back(target == kIgnoreIndex ? 0.0f : f.weights.empty() ? 1.0f : f.weights[t]);
     }
     batch.cu_seqlens.push_back(static_cast<int32_t>(batch.tokens.size()));
     batch.adapter.push_back(-1);

@@ -22,6 +22,7 @@ struct PackedBatch {
   std::vector<int32_t> positions;      // [T]
   std::vector<int32_t> cu_seqlens;     // [B+1], starts at 0
   std::vector<int32_t> targets;        // [T], kIgnoreIndex where nothing is scored (labels, already shifted)
+                                       // and for features with label_positions, which a row can not hold
   std::vector<float> weights;          // [T], 0 where nothing is scored
   std::vector<int32_t> adapter;        // [B], slot of each sequence's adapter, -1: base model
   std::vector<int64_t> order;          // [B], place of each sequence in reductions: gradients are summed over

@@ -62,7 +62,8 @@ bool share_prefixes(std::span<const InputFeature> features) {
 int64_t prompt_rows(const InputFeature& feature) {
   const auto first = std::find_if(feature.labels.begin(), feature.labels.end(),
                                   [](int32_t label) { return label != kIgnoreIndex; });
-  return first == feature.labels.end() ? 0 : first - feature.labels.begin() + 1;
+  if (first == feature.labels.end()) return 0;
+  return feature.label_position(static_cast<size_t>(first - feature.labels.begin())) + 1;
 }
 
 std::vector<FeatureRun> feature_runs(std::span<const InputFeature> features, PrefixSharing sharing,

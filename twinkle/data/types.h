@@ -28,9 +28,15 @@ struct Trajectory {
 /// kIgnoreIndex where nothing is scored; the last one is always kIgnoreIndex.
 struct InputFeature {
   std::vector<int32_t> input_ids;
-  std::vector<int32_t> labels;  // same length as input_ids
-  std::vector<float> weights;   // empty (all 1) or same length: weight of each target in the loss
+  std::vector<int32_t> labels;  // same length as input_ids, unless label_positions says where they belong
+  std::vector<float> weights;   // empty (all 1) or one for each label: weight of each target in the loss
   std::string origin;           // where it came from ("file row N"), for messages; may be empty
+  /// When not empty: the position that each label is the target of, ascending; a position may have several
+  /// (distillation) or none.
+  std::vector<int32_t> label_positions;
+  int32_t label_position(size_t label) const {
+    return label_positions.empty() ? static_cast<int32_t>(label) : label_positions[label];
+  }
   int64_t num_trained() const {
     int64_t n = 0;
     for (const int32_t label : labels) n += label != kIgnoreIndex;

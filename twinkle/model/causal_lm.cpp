@@ -1,4 +1,4 @@
-// Legend: T packed tokens, S scored rows, K hidden.
+// Legend: T packed tokens, H rows that go through the head, S targets, K hidden.
 #include "twinkle/model/causal_lm.h"
 
 #include <ATen/ops/empty.h>
@@ -439,6 +439,48 @@ void CausalLM::score(const std::vector<int32_t>& rows, const std::vector<int32_t
   out = part.out;
 }
 
+namespace {
+
+// Of the rows instead of their targets: what the head fills where a row may have several.
+ops::HeadOutputs outputs_of_rows(const ops::HeadOutputs& wanted, int64_t rows) {
+  const auto like = [&](const at::Tensor& x) {
+    if (!x.defined()) return at::Tensor();
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes[0] = rows;
+    return at::empty(sizes, x.options());
+  };
+  return {.logprob_S = wanted.logprob_S,
+          .lse_S = like(wanted.lse_S),
+          .entropy_S = like(wanted.entropy_S),
+          .argmax_S = like(wanted.argmax_S),
+          .topk_logprob_SJ = like(wanted.topk_logprob_SJ),
+          .topk_id_SJ = like(wanted.topk_id_SJ)};
+}
+
+void spread_to_targets(const ops::HeadOutputs& of_rows, const at::Tensor& row_of_S, ops::HeadOutputs& out) {
+  const auto spread = [&](const at::Tensor& from, at::Tensor& to) {
+    if (to.defined()) at::index_select_out(to, from, 0, row_of_S);
+  };
+  spread(of_rows.lse_S, out.lse_S);
+  spread(of_rows.entropy_S, out.entropy_S);
+  spread(of_rows.argmax_S, out.argmax_S);
+  spread(of_rows.topk_logprob_SJ, out.topk_logprob_SJ);
+  spread(of_rows.topk_id_SJ, out.topk_id_SJ);
+}
+
+// One sum a row, its targets in order.
+at::Tensor sum_over_targets(const at::Tensor& values_S, const std::vector<int64_t>& first) {
+  const at::Tensor host = values_S.cpu().contiguous();
+  at::Tensor sums = at::zeros({static_cast<int64_t>(first.size()) - 1}, at::kFloat);
+  float* to = sums.mutable_data_ptr<float>();
+  for (size_t row = 0; row + 1 < first.size(); ++row) {
+    for (int64_t s = first[row]; s < first[row + 1]; ++s) to[row] += host.const_data_ptr<float>()[s];
+  }
+  return sums.to(values_S.device());
+}
+
+}  // namespace
+
 void CausalLM::score(std::span<ScorePart> parts) {
   Impl& m = *impl_;
   TW_CHECK(m.state != nullptr, "score() needs a forward() before it");
@@ -449,32 +491,46 @@ void CausalLM::score(std::span<ScorePart> parts) {
     TW_CHECK(part.rows.size() == part.targets.size() && std::is_sorted(part.rows.begin(), part.rows.end()),
              "rows ascend, one target each");
     Impl::Scored& scored = state.scored.emplace_back();
-    const auto S = static_cast<int64_t>(part.rows.size());
-    scored.rows = index_tensor(part.rows, m.device);
-    scored.targets = index_tensor(part.targets, m.device);
+    std::vector<int32_t> rows, row_of;
+    for (size_t s = 0; s < part.rows.size(); ++s) {
+      if (s == 0 || part.rows[s] != part.rows[s - 1]) {
+        scored.targets.first.push_back(static_cast<int64_t>(s));
+        rows.push_back(part.rows[s]);
+      }
+      row_of.push_back(static_cast<int32_t>(rows.size()) - 1);
+    }
+    scored.targets.first.push_back(static_cast<int64_t>(part.rows.size()));
+    const bool several = rows.size() < part.rows.size();
+    const auto H = static_cast<int64_t>(rows.size());
+    scored.rows = index_tensor(rows, m.device);
+    scored.targets.ids_S = index_tensor(part.targets, m.device);
+    if (several) scored.row_of_S = index_tensor(row_of, m.device);
+    if (!several) scored.targets.first.clear();
     scored.inv_temperature = part.inv_temperature;
     scored.for_backward = part.for_backward && state.options.for_backward;
-    m.bind_head(state.pass, part.rows, scored);
-    scored.scored_SK = m.arena->take({S, m.config.hidden_size});
+    m.bind_head(state.pass, rows, scored);
+    scored.scored_HK = m.arena->take({H, m.config.hidden_size});
     at::index_select_out(
-        scored.scored_SK, state.hidden_TK, 0,
+        scored.scored_HK, state.hidden_TK, 0,
         state.shared ? state.shared->map.row_of().index_select(0, scored.rows) : scored.rows);
     const ops::LoraBatch* lora = scored.adapters();
     if (lora != nullptr) {
-      scored.low_SR = m.arena->take({S, lora->max_rank()});
-      ops::lora_shrink(scored.scored_SK, *lora, scored.low_SR);
+      scored.low_HR = m.arena->take({H, lora->max_rank()});
+      ops::lora_shrink(scored.scored_HK, *lora, scored.low_HR);
     }
     const auto& head = m.head_matrix(state.pass.lora);
+    ops::HeadOutputs out = several ? outputs_of_rows(part.out, H) : part.out;
     if (part.known_dlogprob_S.defined() && scored.for_backward) {
-      scored.dscored_SK = m.arena->take({S, m.config.hidden_size});
-      ops::head_forward_backward(scored.scored_SK, head, lora, scored.low_SR, scored.targets,
-                                 part.inv_temperature, part.known_dlogprob_S, scored.order, part.out,
-                                 scored.dscored_SK, m.head_grad(state.pass.lora));
+      scored.dscored_HK = m.arena->take({H, m.config.hidden_size});
+      ops::head_forward_backward_of(scored.scored_HK, head, lora, scored.low_HR, scored.targets,
+                                    part.inv_temperature, part.known_dlogprob_S, scored.order, out,
+                                    scored.dscored_HK, m.head_grad(state.pass.lora));
     } else {
-      ops::head_logprobs(scored.scored_SK, head, lora, scored.low_SR, scored.targets, part.inv_temperature,
-                         part.out);
-      scored.out = part.out;
+      ops::head_logprobs_of(scored.scored_HK, head, lora, scored.low_HR, scored.targets, part.inv_temperature,
+                            out);
+      scored.out = out;
     }
+    if (several) spread_to_targets(out, scored.row_of_S, part.out);
   }
 }
 
@@ -494,14 +550,17 @@ void CausalLM::backward(std::span<const ScoreGradient> gradients) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     Impl::Scored& scored = state.scored[i];
     if (!scored.for_backward) continue;
-    if (!scored.dscored_SK.defined()) {
-      scored.dscored_SK = m.arena->take(scored.scored_SK.sizes());
-      ops::head_backward(scored.scored_SK, m.head_matrix(state.pass.lora), scored.adapters(), scored.low_SR,
-                         scored.targets, scored.inv_temperature, scored.out, gradients[i].dlogprob_S,
-                         gradients[i].dentropy_S, scored.order, scored.dscored_SK,
-                         m.head_grad(state.pass.lora));
+    if (!scored.dscored_HK.defined()) {
+      at::Tensor dentropy = gradients[i].dentropy_S;
+      if (dentropy.defined() && scored.row_of_S.defined())
+        dentropy = sum_over_targets(dentropy, scored.targets.first);
+      scored.dscored_HK = m.arena->take(scored.scored_HK.sizes());
+      ops::head_backward_of(scored.scored_HK, m.head_matrix(state.pass.lora), scored.adapters(),
+                            scored.low_HR, scored.targets, scored.inv_temperature, scored.out,
+                            gradients[i].dlogprob_S, dentropy, scored.order, scored.dscored_HK,
+                            m.head_grad(state.pass.lora));
     }
-    dhidden_TK.index_copy_(0, scored.rows.to(at::kLong), scored.dscored_SK);
+    dhidden_TK.index_copy_(0, scored.rows.to(at::kLong), scored.dscored_HK);
   }
   m.backward_body(dhidden_TK);
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "twinkle/data/packed_batch.h"
-#include "twinkle/kernels/ops.h"
+#include "twinkle/kernels/head_targets.h"
 #include "twinkle/model/model_config.h"
 #include "twinkle/model/weight_source.h"
 #include "twinkle/nn/arena.h"
@@ -68,7 +68,7 @@ class CausalLM {
   at::Tensor forward(const PackedBatch& batch, const nn::LoraBinding* lora, const ForwardOptions& options);
   /// Rows that go through the head together.
   struct ScorePart {
-    std::vector<int32_t> rows;     // of hidden, ascending
+    std::vector<int32_t> rows;     // of hidden, ascending; one that repeats has several targets
     std::vector<int32_t> targets;  // one each
     double inv_temperature = 1.0;  // logits are multiplied by it
     ops::HeadOutputs out;          // says what is wanted, see ops::HeadOutputs
@@ -122,8 +122,8 @@ class CausalLM {
   /// Logits [S, vocab] of rows of hidden states, in the arena. The spans of `lora` are ranges of these rows.
   at::Tensor logits(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora);
   /// score() for rows of hidden states of forward_paged: the same bits.
-  void score_hidden(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora,
-                    const std::vector<int32_t>& targets, double inv_temperature, ops::HeadOutputs& out);
+  void score_hidden(nn::Arena& arena, const at::Tensor& hidden_HK, const nn::LoraBinding* lora,
+                    const ops::RowTargets& targets, double inv_temperature, ops::HeadOutputs& out);
 
  private:
   CausalLM();

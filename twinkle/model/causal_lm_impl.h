@@ -20,13 +20,15 @@ struct RotaryRows {
 };
 
 struct CausalLM::Impl {
-  /// Rows that went through the head together.
+  /// Rows that went through the head together: H of them, S targets.
   struct Scored {
-    at::Tensor rows, targets, scored_SK, low_SR, dscored_SK;
+    at::Tensor rows, scored_HK, low_HR, dscored_HK;
+    ops::RowTargets targets;
+    at::Tensor row_of_S;  // place of each target's row among `rows`; undefined: one target a row
     double inv_temperature = 1.0;
     bool for_backward = true;
     ops::HeadOutputs out;
-    std::vector<ops::RowRange> order;  // of each sequence's rows, as ranges of [0, S), in reduction order
+    std::vector<ops::RowRange> order;  // of each sequence's rows, as ranges of [0, H), in reduction order
     std::vector<ops::LoraSpan> spans;
     ops::LoraBatch lora;
     const ops::LoraBatch* adapters() const { return spans.empty() ? nullptr : &lora; }

@@ -113,15 +113,13 @@ at::Tensor CausalLM::logits(nn::Arena& arena, const at::Tensor& hidden_SK, const
   return logits_SV;
 }
 
-void CausalLM::score_hidden(nn::Arena& arena, const at::Tensor& hidden_SK, const nn::LoraBinding* lora,
-                            const std::vector<int32_t>& targets, double inv_temperature,
-                            ops::HeadOutputs& out) {
+void CausalLM::score_hidden(nn::Arena& arena, const at::Tensor& hidden_HK, const nn::LoraBinding* lora,
+                            const ops::RowTargets& targets, double inv_temperature, ops::HeadOutputs& out) {
   Impl& m = *impl_;
-  TW_CHECK(hidden_SK.size(0) == static_cast<int64_t>(targets.size()), "a target for every row");
   nn::Scratch scratch(arena);
-  const HeadAdapters adapters(arena, hidden_SK, lora, m.head_module);
-  ops::head_logprobs(hidden_SK, m.head_matrix(lora), adapters.batch(), adapters.low_SR,
-                     index_tensor(targets, m.device), inv_temperature, out);
+  const HeadAdapters adapters(arena, hidden_HK, lora, m.head_module);
+  ops::head_logprobs_of(hidden_HK, m.head_matrix(lora), adapters.batch(), adapters.low_SR,
+                        {targets.ids_S.to(m.device), targets.first}, inv_temperature, out);
 }
 
 }  // namespace twinkle

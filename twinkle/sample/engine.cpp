@@ -61,13 +61,39 @@ EngineOptions checked(EngineOptions o) {
   return o;
 }
 
+void check_prompt_targets(const std::vector<PromptTarget>& targets, int64_t length, int64_t vocab,
+                          const std::string& where) {
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const auto& [place, id] = targets[i];
+    if (place < 1 || place >= length || (i > 0 && place < targets[i - 1].place)) {
+      throw invalid_argument(where + "place " + std::to_string(place) +
+                             " of a target is not behind the first token of the prompt, or out of order");
+    }
+    if (id < 0 || id >= vocab) {
+      throw invalid_argument(where + "target " + std::to_string(id) + " at place " + std::to_string(place) +
+                             " of the prompt is not in the vocabulary of " + std::to_string(vocab));
+    }
+  }
+}
+
+// The place before the first token of the prompt of which anything is asked; the last place when nothing is.
+int64_t first_scored_place(const SampleRequest& request) {
+  const SamplingParams& p = request.params;
+  const int64_t last = static_cast<int64_t>(request.prompt.size()) - 1;
+  int64_t first = last;
+  if (!request.prompt_targets.empty()) first = request.prompt_targets.front().place - 1;
+  if (p.prompt_draws > 0) first = 0;
+  if (p.prompt_logprobs)
+    first = std::min(
+        first, p.prompt_logprobs_last_n > 0 ? std::max<int64_t>(last - p.prompt_logprobs_last_n, 0) : 0);
+  return first;
+}
+
 }  // namespace
 
 const SamplingParams& Answer::params() const { return job->request_.params; }
 
-bool Answer::scores_prompt() const {
-  return index == 0 && params().prompt_logprobs && prompt_scored < prompt_tokens - 1;
-}
+bool Answer::scores_prompt() const { return index == 0 && prompt_scored < prompt_tokens - 1; }
 
 EngineState::EngineState(CausalLM& model, std::shared_ptr<const Tokenizer> tokenizer,
                          const EngineOptions& options)
@@ -98,6 +124,7 @@ std::shared_ptr<SampleJob> EngineState::submit(SampleRequest request) {
                              std::to_string(vocab));
     }
   }
+  check_prompt_targets(request.prompt_targets, length, vocab, place);
   if (length > context || (p.max_tokens > 0 && length == context)) {
     throw invalid_argument(place + "the prompt has " + std::to_string(length) +
                            " tokens, the model's context is " + std::to_string(context));
@@ -136,10 +163,13 @@ std::shared_ptr<SampleJob> EngineState::submit(SampleRequest request) {
       result.topk_prompt_logprobs.resize(static_cast<size_t>(length));
   }
   const SamplingParams& params = job->request_.params;
+  result.prompt_target_logprobs.resize(job->request_.prompt_targets.size());
+  if (params.prompt_draws > 0) result.prompt_draws.resize(static_cast<size_t>(length - 1));
+  const int64_t first_scored = first_scored_place(job->request_);
   int64_t answers = params.num_samples;
   if (params.max_tokens == 0) {
     for (auto& sequence : result.sequences) sequence.stop_reason = "length";
-    answers = params.prompt_logprobs && length > 1 ? 1 : 0;
+    answers = first_scored < length - 1 ? 1 : 0;
   }
   job->unfinished_ = answers;
   job->on_cancel_ = [weak = weak_from_this()](std::shared_ptr<SampleJob> which) {
@@ -171,6 +201,7 @@ std::shared_ptr<SampleJob> EngineState::submit(SampleRequest request) {
         Answer{.job = job, .index = static_cast<size_t>(i), .version = version, .text = {tokenizer, stops}});
     answer->tokens = job->request_.prompt;
     answer->prompt_tokens = length;
+    answer->prompt_scored = first_scored;
     answer->most_tokens = most;
     answer->end_ids = end_ids;
     answer->seed = seed;

@@ -2,8 +2,10 @@
 // Legend: T new tokens, S rows that are drawn from, V vocabulary.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "twinkle/core/error.h"
@@ -138,37 +140,118 @@ void EngineState::run_group(std::vector<Item>& items) {
   draw(items, hidden_TK);
 }
 
+// Rows of prompts of which something is asked go through the head, each once, however many targets it has.
 void EngineState::score_prompts(const std::vector<Item>& items, const at::Tensor& hidden_TK) {
+  draw_for_prompts(items, hidden_TK);
   std::vector<int64_t> rows, rows_of_item;
-  std::vector<int32_t> targets;
-  std::vector<std::pair<Answer*, int64_t>> places;
+  std::vector<int32_t> ids;
+  ops::RowTargets targets;
+  std::vector<std::function<void(float)>> take;                     // what becomes of each log-probability
+  std::vector<std::pair<std::vector<TokenLogprob>*, int64_t>> top;  // of each row: where its likeliest go
   int64_t begin = 0, alternatives = 0;
   for (const auto& [answer, count] : items) {
     const size_t before = rows.size();
-    if (answer->scores_prompt()) {
-      const int64_t end = std::min(answer->computed + count, answer->prompt_tokens - 1);
-      for (int64_t p = std::max(answer->computed, answer->prompt_scored); p < end; ++p) {
-        rows.push_back(begin + p - answer->computed);
-        targets.push_back(answer->tokens[static_cast<size_t>(p) + 1]);
-        places.emplace_back(answer.get(), p + 1);
+    const SamplingParams& params = answer->params();
+    const auto& wanted = answer->job->request_.prompt_targets;
+    SampleResult& result = answer->job->result_;
+    const int64_t last = answer->prompt_tokens - 1;
+    const int64_t first_own =
+        params.prompt_logprobs_last_n > 0 ? std::max<int64_t>(last - params.prompt_logprobs_last_n, 0) : 0;
+    const int64_t end = answer->scores_prompt() ? std::min(answer->computed + count, last) : 0;
+    for (int64_t p = std::max(answer->computed, answer->prompt_scored); p < end; ++p) {
+      const auto at = static_cast<size_t>(p) + 1;
+      const auto first = static_cast<int64_t>(ids.size());
+      std::vector<TokenLogprob>* likeliest = nullptr;
+      if (params.prompt_logprobs && p >= first_own) {
+        ids.push_back(answer->tokens[at]);
+        take.push_back([&place = result.prompt_logprobs[at]](float x) { place = x; });
+        alternatives = std::max(alternatives, params.topk_prompt_logprobs);
+        if (params.topk_prompt_logprobs > 0) likeliest = &result.topk_prompt_logprobs[at];
       }
-      alternatives = std::max(alternatives, answer->params().topk_prompt_logprobs);
+      for (auto target = std::ranges::lower_bound(wanted, p + 1, {}, &PromptTarget::place);
+           target != wanted.end() && target->place == p + 1; ++target) {
+        ids.push_back(target->id);
+        take.push_back([&place = result.prompt_target_logprobs[static_cast<size_t>(target - wanted.begin())]](
+                           float x) { place = x; });
+      }
+      for (size_t j = 0; j < static_cast<size_t>(params.prompt_draws); ++j) {
+        TokenLogprob& drawn = result.prompt_draws[at - 1][j];
+        ids.push_back(drawn.id);
+        take.push_back([&drawn](float x) { drawn.logprob = x; });
+      }
+      answer->prompt_scored = p + 1;
+      if (static_cast<int64_t>(ids.size()) == first) continue;
+      targets.first.push_back(first);
+      rows.push_back(begin + p - answer->computed);
+      top.emplace_back(likeliest, params.topk_prompt_logprobs);
     }
     rows_of_item.push_back(static_cast<int64_t>(rows.size() - before));
     begin += count;
   }
   if (rows.empty()) return;
+  targets.first.push_back(static_cast<int64_t>(ids.size()));
+  targets.ids_S = at::tensor(ids, at::kInt);
   ops::HeadOutputs out = outputs(static_cast<int64_t>(rows.size()), alternatives, model.device());
+  out.logprob_S = at::empty({static_cast<int64_t>(ids.size())}, out.lse_S.options());
   model.score_hidden(arena, rows_of(hidden_TK, rows), lora_for(rows_of_item), targets, 1.0, out);
   const HostOutputs host(out);
-  for (size_t i = 0; i < places.size(); ++i) {
-    auto& [answer, at] = places[i];
-    SampleResult& result = answer->job->result_;
-    const auto row = static_cast<int64_t>(i);
-    result.prompt_logprobs[static_cast<size_t>(at)] = host.own(row);
-    if (const int64_t wanted = answer->params().topk_prompt_logprobs; wanted > 0)
-      result.topk_prompt_logprobs[static_cast<size_t>(at)] = host.top(row, wanted);
-    answer->prompt_scored = at;
+  for (size_t i = 0; i < take.size(); ++i) take[i](host.own(static_cast<int64_t>(i)));
+  for (size_t row = 0; row < top.size(); ++row) {
+    if (top[row].first != nullptr) *top[row].first = host.top(static_cast<int64_t>(row), top[row].second);
+  }
+}
+
+// Tokens that could stand at places of prompts, each draw from a random stream of its own by place: the
+// streams of answers count up from the request's, these count down from the last.
+void EngineState::draw_for_prompts(const std::vector<Item>& items, const at::Tensor& hidden_TK) {
+  std::vector<std::pair<Answer*, int64_t>> places;
+  std::vector<int64_t> rows;
+  std::vector<int32_t> slots;
+  int64_t begin = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const auto& [answer, count] = items[i];
+    const bool wants = answer->params().prompt_draws > 0 && answer->scores_prompt();
+    const int64_t end = wants ? std::min(answer->computed + count, answer->prompt_tokens - 1) : 0;
+    for (int64_t p = std::max(answer->computed, answer->prompt_scored); p < end; ++p) {
+      places.emplace_back(answer.get(), p + 1);
+      rows.push_back(begin + p - answer->computed);
+      slots.push_back(slot_of_item[i]);
+    }
+    begin += count;
+  }
+  for (size_t first = 0; first < places.size(); first += kLogitRows) {
+    const size_t count = std::min(static_cast<size_t>(kLogitRows), places.size() - first);
+    const nn::Scratch scratch(arena);
+    if (!bound.empty()) {
+      binding.spans.clear();
+      for (size_t i = 0; i < count; ++i)
+        add_span(binding.spans, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1, slots[first + i]);
+    }
+    const std::vector<int64_t> chosen(rows.begin() + static_cast<ptrdiff_t>(first),
+                                      rows.begin() + static_cast<ptrdiff_t>(first + count));
+    const at::Tensor logits_SV =
+        model.logits(arena, rows_of(hidden_TK, chosen), bound.empty() ? nullptr : &binding).cpu();
+    const auto V = static_cast<size_t>(logits_SV.size(1));
+    parallel_for(static_cast<int64_t>(count), 1, [&](int64_t from, int64_t to) {
+      for (auto row = static_cast<size_t>(from); row < static_cast<size_t>(to); ++row) {
+        const auto& [answer, at] = places[first + row];
+        const SamplingParams params{.temperature = answer->params().temperature};
+        const std::span<const float> logits(logits_SV.const_data_ptr<float>() + row * V, V);
+        auto& drawn = answer->job->result_.prompt_draws[static_cast<size_t>(at) - 1];
+        drawn.assign(static_cast<size_t>(answer->params().prompt_draws), {});
+        for (size_t j = 0; j < drawn.size(); ++j) {
+          // The place is the position of the draw: the history is as long, and none of it counts as prompt.
+          const PickPlace place{.history = std::span(answer->tokens).first(static_cast<size_t>(at)),
+                                .drawable = drawable,
+                                .seed = answer->seed,
+                                .stream = ~static_cast<uint64_t>(j)};
+          try {
+            drawn[j].id = pick_token(logits, params, place).id;
+          } catch (const Error&) {  // logits that are not numbers: the log-probability says so
+          }
+        }
+      }
+    });
   }
 }
 
@@ -212,6 +295,7 @@ void EngineState::draw(const std::vector<Item>& items, const at::Tensor& hidden_
     const at::Tensor host = logits_SV.cpu();
     const int64_t V = host.size(1);
     std::vector<Picked> picked(static_cast<size_t>(count));
+    std::vector<std::vector<TokenLogprob>> top_sampled(static_cast<size_t>(count));
     std::vector<std::exception_ptr> errors(static_cast<size_t>(count));
     parallel_for(count, 1, [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; ++i) {
@@ -222,9 +306,14 @@ void EngineState::draw(const std::vector<Item>& items, const at::Tensor& hidden_
                         .seed = a.seed,
                         .stream = a.job->request_.stream + a.index};
         if (a.drawn() < a.params().min_tokens) place.not_yet = a.end_ids;
+        const std::span<const float> logits(host.const_data_ptr<float>() + i * V, static_cast<size_t>(V));
         try {
-          picked[static_cast<size_t>(i)] =
-              pick_token({host.const_data_ptr<float>() + i * V, static_cast<size_t>(V)}, a.params(), place);
+          picked[static_cast<size_t>(i)] = pick_token(logits, a.params(), place);
+          if (a.params().sampled_alternatives > 0 && a.params().temperature > 0) {
+            for (const Picked& p :
+                 likeliest_tokens(logits, a.params(), place, a.params().sampled_alternatives))
+              top_sampled[static_cast<size_t>(i)].push_back({p.id, static_cast<float>(p.logprob)});
+          }
         } catch (...) {
           errors[static_cast<size_t>(i)] = std::current_exception();
         }
@@ -245,6 +334,9 @@ void EngineState::draw(const std::vector<Item>& items, const at::Tensor& hidden_
       if (errors[static_cast<size_t>(i)] != nullptr) {
         fail(answer->job, errors[static_cast<size_t>(i)]);
       } else if (answer->state == Answer::State::kRunning) {  // not if its job failed a moment ago
+        if (answer->params().sampled_alternatives > 0)
+          answer->job->result_.sequences[answer->index].top_sampled.push_back(
+              std::move(top_sampled[static_cast<size_t>(i)]));
         accept(answer, p.id, p.logprob, scores.own(i), scores.top(i, answer->params().logprobs));
       }
     }

@@ -45,7 +45,7 @@ struct Answer {
   std::vector<int32_t> blocks;
   int64_t committed = 0;  // blocks that were made findable
   KvBlocks::Node node = 0;
-  int64_t prompt_scored = 0;  // next place of the prompt to score
+  int64_t prompt_scored = 0;  // the token behind this place of the prompt is the next to score
 
   int64_t pending() const { return static_cast<int64_t>(tokens.size()) - computed; }
   int64_t drawn() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
@@ -98,6 +98,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   void run_group(std::vector<Item>& items);
   void bind(const std::vector<Item>& items);
   void score_prompts(const std::vector<Item>& items, const at::Tensor& hidden_TK);
+  void draw_for_prompts(const std::vector<Item>& items, const at::Tensor& hidden_TK);
   void draw(const std::vector<Item>& items, const at::Tensor& hidden_TK);
   void accept(const std::shared_ptr<Answer>& answer, int32_t id, double sampled_logprob, float logprob,
               std::vector<TokenLogprob> top);

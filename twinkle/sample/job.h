@@ -15,6 +15,12 @@
 
 namespace twinkle {
 
+/// A token whose log-probability is asked for at a place of the prompt, given those before it.
+struct PromptTarget {
+  int64_t place = 0;  // from 1
+  int32_t id = 0;
+};
+
 struct SampleRequest {
   std::vector<int32_t> prompt;
   SamplingParams params;
@@ -23,6 +29,7 @@ struct SampleRequest {
   std::vector<int32_t> end_ids;  // end an answer unless ignore_eos
   uint64_t stream = 0;           // answer i draws from random stream `stream` + i under the seed
   bool pieces = false;           // give text while it is made, see SampleJob::next
+  std::vector<PromptTarget> prompt_targets = {};  // by ascending place
 };
 
 struct TokenLogprob {
@@ -36,6 +43,8 @@ struct SampledSequence {
                                         // the bits of the trainer's forward pass
   std::vector<float> sampled_logprobs;  // of the distribution each token was drawn from; greedy: 0
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // the likeliest at each place, as `logprobs`
+  std::vector<std::vector<TokenLogprob>>
+      top_sampled;          // as `sampled_logprobs`; fewer where cut-offs left fewer
   std::string text;         // decoded, without special tokens, cut before a stop string; "" when the engine
                             // has no tokenizer
   std::string stop_reason;  // "stop" | "length" | "abort" (cancelled)
@@ -45,6 +54,9 @@ struct SampleResult {
   std::vector<SampledSequence> sequences;
   std::vector<std::optional<float>> prompt_logprobs;  // of each token given those before it; the first: none
   std::vector<std::vector<TokenLogprob>> topk_prompt_logprobs;
+  std::vector<float> prompt_target_logprobs;  // of SampleRequest::prompt_targets
+  std::vector<std::vector<TokenLogprob>>
+      prompt_draws;           // of place 1, 2 ...; the model's own log-probabilities
   std::string version;        // whose weights answered
   int64_t model_version = 0;  // how often the model's own weights had been changed when it ended
   int64_t prompt_tokens = 0, cached_tokens = 0;  // cached: found in the prefix cache (first answer)

@@ -293,6 +293,19 @@ Picked pick_token(std::span<const float> logits_V, const SamplingParams& params,
   return {static_cast<int32_t>(chosen), std::log(s.p[chosen] / total)};
 }
 
+std::vector<Picked> likeliest_tokens(std::span<const float> logits_V, const SamplingParams& params,
+                                     const PickPlace& place, int64_t count) {
+  Scratch& s = scratch();
+  const double total = cut(s, adjusted(logits_V, params, place, s.scores), params);
+  keep_likeliest(s, [&](int64_t kept, double) { return kept >= count; });
+  std::vector<Picked> out;
+  for (size_t i = 0; i < s.p.size(); ++i) {
+    if (s.p[i] > 0) out.push_back({static_cast<int32_t>(i), std::log(s.p[i] / total)});
+  }
+  std::ranges::stable_sort(out, [](const Picked& a, const Picked& b) { return a.logprob > b.logprob; });
+  return out;
+}
+
 std::vector<double> sampling_distribution(std::span<const float> logits_V, const SamplingParams& params,
                                           const PickPlace& place) {
   Scratch& s = scratch();

@@ -28,6 +28,11 @@ struct Picked {
 /// numbers).
 Picked pick_token(std::span<const float> logits_V, const SamplingParams& params, const PickPlace& place);
 
+/// The likeliest `count` tokens of the distribution pick_token draws from, ties by id; fewer where it gives
+/// fewer a probability. Not for greedy.
+std::vector<Picked> likeliest_tokens(std::span<const float> logits_V, const SamplingParams& params,
+                                     const PickPlace& place, int64_t count);
+
 /// The distribution pick_token draws from, [V] probabilities in fp64 (tests, exact expectations).
 std::vector<double> sampling_distribution(std::span<const float> logits_V, const SamplingParams& params,
                                           const PickPlace& place);

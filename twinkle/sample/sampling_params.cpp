@@ -87,7 +87,10 @@ void check_sampling_params(const SamplingParams& p, int64_t vocab_size, const st
   integer("top_k", p.top_k, -1, kManyTokens);
   integer("num_samples", p.num_samples, 1, kMostSamples);
   integer("logprobs", p.logprobs, 0, std::min(kMostAlternatives, vocab_size));
+  integer("sampled_alternatives", p.sampled_alternatives, 0, std::min(kMostAlternatives, vocab_size));
   integer("topk_prompt_logprobs", p.topk_prompt_logprobs, 0, std::min(kMostAlternatives, vocab_size));
+  integer("prompt_logprobs_last_n", p.prompt_logprobs_last_n, 0, std::numeric_limits<int64_t>::max());
+  integer("prompt_draws", p.prompt_draws, 0, kMostAlternatives);
   for (const auto& stop : p.stop) {
     if (stop.empty()) throw invalid_argument(where + "'stop' has an empty string");
   }

@@ -35,9 +35,13 @@ struct SamplingParams {
   std::map<int32_t, double> logit_bias;
   std::vector<int32_t> allowed_token_ids;  // when not empty, all others are forbidden
   std::vector<int32_t> forbidden_token_ids;
-  int64_t logprobs = 0;              // likeliest alternatives to give with each token of the answer
-  bool prompt_logprobs = false;      // score the prompt too
-  int64_t topk_prompt_logprobs = 0;  // likeliest alternatives at each place of the prompt
+  int64_t logprobs = 0;                // likeliest alternatives to give with each token of the answer
+  int64_t sampled_alternatives = 0;    // likeliest of the distribution each token is drawn from
+  bool prompt_logprobs = false;        // score the prompt too
+  int64_t topk_prompt_logprobs = 0;    // likeliest alternatives at each place of the prompt
+  int64_t prompt_logprobs_last_n = 0;  // both of these for the last n tokens of the prompt only; 0: for all
+  int64_t prompt_draws = 0;            // tokens drawn at each place of the prompt but the first, at the
+                                       // temperature, from all of the vocabulary
 };
 
 /// From checked options (see sampling_param_specs). invalid_argument for a logit_bias that is not an object

@@ -18,12 +18,13 @@ void check_extra(const std::string& name, const std::vector<std::vector<float>>&
                            " sequences, needed " + std::to_string(features.size()));
   }
   for (size_t i = 0; i < lists.size(); ++i) {
-    const size_t size = lists[i].size(), tokens = features[i].input_ids.size();
+    const size_t size = lists[i].size(), labels = features[i].labels.size();
     const auto trained = static_cast<size_t>(features[i].num_trained());
-    if (size == 1 || size == tokens || size == trained) continue;
+    if (size == 1 || size == labels || size == trained) continue;
     throw invalid_argument("[batch] " + sequence_place(features, static_cast<int64_t>(i)) + ": '" + name +
-                           "' has " + std::to_string(size) + " values, needed 1, " + std::to_string(tokens) +
-                           " (tokens) or " + std::to_string(trained) + " (scored targets)");
+                           "' has " + std::to_string(size) + " values, needed 1, " + std::to_string(labels) +
+                           (features[i].label_positions.empty() ? " (tokens) or " : " (labels) or ") +
+                           std::to_string(trained) + " (scored targets)");
   }
 }
 
@@ -35,6 +36,17 @@ void check_ids(std::span<const int32_t> ids, bool labels, int64_t vocab_size, co
                              std::to_string(ids[t]) + " at position " + std::to_string(t) +
                              " is not in the vocabulary of " + std::to_string(vocab_size));
     }
+  }
+}
+
+void check_positions(const InputFeature& f, const std::string& place) {
+  const auto& at = f.label_positions;
+  if (!std::ranges::is_sorted(at))
+    throw invalid_argument("[batch] " + place + ": label positions must ascend");
+  if (at.front() < 0 || at.back() >= static_cast<int64_t>(f.input_ids.size())) {
+    throw invalid_argument("[batch] " + place + ": label position " +
+                           std::to_string(at.front() < 0 ? at.front() : at.back()) + " is not one of " +
+                           std::to_string(f.input_ids.size()) + " tokens");
   }
 }
 
@@ -89,13 +101,18 @@ void check_features(std::span<const InputFeature> features, const Extras& extras
     const InputFeature& f = features[i];
     const std::string place = sequence_place(features, static_cast<int64_t>(i));
     if (f.input_ids.empty()) throw invalid_argument("[batch] " + place + ": has no tokens");
-    const auto same = [&](size_t size, const char* what) {
-      if (size == f.input_ids.size()) return;
+    const auto same = [&](size_t size, size_t needed, const char* what, const char* of) {
+      if (size == needed) return;
       throw invalid_argument("[batch] " + place + ": has " + std::to_string(size) + " " + what + " for " +
-                             std::to_string(f.input_ids.size()) + " tokens");
+                             std::to_string(needed) + " " + of);
     };
-    same(f.labels.size(), "labels");
-    if (!f.weights.empty()) same(f.weights.size(), "weights");
+    if (f.label_positions.empty()) {
+      same(f.labels.size(), f.input_ids.size(), "labels", "tokens");
+    } else {
+      same(f.labels.size(), f.label_positions.size(), "labels", "label positions");
+      check_positions(f, place);
+    }
+    if (!f.weights.empty()) same(f.weights.size(), f.labels.size(), "weights", "labels");
     check_ids(f.input_ids, false, vocab_size, place);
     check_ids(f.labels, true, vocab_size, place);
   }
@@ -120,8 +137,14 @@ MicroBatch make_micro_batch(std::span<const InputFeature> features, const Extras
     }
   }
   if (groups) micro.batch.prefix = shared_prompts(part, runs, order);
-  micro.rows = micro.batch.scored_rows();
-  for (const int32_t row : micro.rows) micro.targets.push_back(micro.batch.targets[static_cast<size_t>(row)]);
+  for (size_t b = 0; b < order.size(); ++b) {
+    const InputFeature& f = part[static_cast<size_t>(order[b])];
+    for (size_t label = 0; label < f.labels.size(); ++label) {
+      if (f.labels[label] == kIgnoreIndex) continue;
+      micro.rows.push_back(micro.batch.cu_seqlens[b] + f.label_position(label));
+      micro.targets.push_back(f.labels[label]);
+    }
+  }
 
   // Where each sequence's scored rows begin among `rows`, then those places in call order.
   std::vector<int64_t> first(part.size()), count(part.size());

@@ -24,7 +24,8 @@ enum class PackingOrder { kAsGiven, kReversed, kLongestFirst };
 struct MicroBatch {
   int64_t begin = 0, end = 0;  // features of the call
   PackedBatch batch;
-  std::vector<int32_t> rows, targets;  // scored rows of the packed batch, ascending
+  std::vector<int32_t> rows, targets;  // scored rows of the packed batch, ascending; a row with several
+                                       // targets stands there several times
   std::vector<int64_t> place;          // place[s]: index in `rows` of the s-th scored row in call order
   LossInput input;                     // everything but log-probabilities and entropies
 };

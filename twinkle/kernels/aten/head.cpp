@@ -40,13 +40,39 @@ at::Tensor logits_of(const at::Tensor& hidden_SK, const at::Tensor& w_VK, const 
   return logits;
 }
 
+// The targets of some rows: where they begin, their rows counted from the first, and their columns.
+struct Columns {
+  int64_t begin = 0, count = 0;
+  at::Tensor rows, ids;
+
+  Columns(const RowTargets& of, int64_t first_row, int64_t end_row) {
+    if (of.first.empty()) {
+      begin = first_row;
+      count = end_row - first_row;
+      rows = at::arange(count, at::TensorOptions().dtype(at::kLong).device(of.ids_S.device()));
+    } else {
+      begin = of.first[static_cast<size_t>(first_row)];
+      count = of.first[static_cast<size_t>(end_row)] - begin;
+      std::vector<int64_t> row_of;
+      for (int64_t row = first_row; row < end_row; ++row) {
+        const auto at = static_cast<size_t>(row);
+        row_of.insert(row_of.end(), static_cast<size_t>(of.first[at + 1] - of.first[at]), row - first_row);
+      }
+      rows = at::tensor(row_of, at::kLong).to(of.ids_S.device());
+    }
+    ids = of.ids_S.narrow(0, begin, count).to(at::kLong);
+  }
+};
+
 // Rows [begin, end) of the outputs, from their logits over the temperature.
-void fill_outputs(const at::Tensor& scores, const at::Tensor& targets_S, int64_t begin, int64_t end,
+void fill_outputs(const at::Tensor& scores, const RowTargets& targets, int64_t begin, int64_t end,
                   HeadOutputs& out) {
   const int64_t n = end - begin;
   const at::Tensor lse = scores.logsumexp(1);
-  const at::Tensor target = targets_S.narrow(0, begin, n).to(at::kLong).unsqueeze(1);
-  out.logprob_S.narrow(0, begin, n).copy_(scores.gather(1, target).squeeze(1).sub_(lse));
+  const Columns columns(targets, begin, end);
+  const at::Tensor cells = columns.rows * scores.size(1) + columns.ids;
+  out.logprob_S.narrow(0, columns.begin, columns.count)
+      .copy_(scores.flatten().index_select(0, cells).sub_(lse.index_select(0, columns.rows)));
   out.lse_S.narrow(0, begin, n).copy_(lse);
   if (out.entropy_S.defined()) {
     const at::Tensor logp = scores - lse.unsqueeze(1);
@@ -64,21 +90,21 @@ void fill_outputs(const at::Tensor& scores, const at::Tensor& targets_S, int64_t
 
 }  // namespace
 
-void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
-                   HeadOutputs& out) {
+void head_logprobs_of(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                      const at::Tensor& low_SR, const RowTargets& targets, double inv_temperature,
+                      HeadOutputs& out) {
   const at::Tensor weight = w_VK.unpack();
   const int64_t rows = hidden_SK.size(0), step = rows_at_once(w_VK.rows());
   for (int64_t begin = 0; begin < rows; begin += step) {
     const int64_t end = std::min(rows, begin + step);
-    fill_outputs(logits_of(hidden_SK, weight, lora, low_SR, begin, end).mul_(inv_temperature), targets_S,
-                 begin, end, out);
+    fill_outputs(logits_of(hidden_SK, weight, lora, low_SR, begin, end).mul_(inv_temperature), targets, begin,
+                 end, out);
   }
 }
 
 void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, double inv_temperature,
                      HeadOutputs& out) {
-  fill_outputs(logits_SV.mul(inv_temperature), targets_S, 0, logits_SV.size(0), out);
+  fill_outputs(logits_SV.mul(inv_temperature), {.ids_S = targets_S}, 0, logits_SV.size(0), out);
 }
 
 void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
@@ -86,10 +112,10 @@ void head_logits(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const Lo
   aten::linear(hidden_SK, w_VK, at::Tensor(), lora, low_SR, logits_SV);
 }
 
-void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
-                   const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
-                   std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
+void head_backward_of(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                      const at::Tensor& low_SR, const RowTargets& targets, double inv_temperature,
+                      const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
+                      std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
   TW_CHECK(!dentropy_S.defined() || forward.entropy_S.defined(),
            "the entropy's gradient needs its forward value");
   const at::Tensor weight = w_VK.unpack();
@@ -100,13 +126,17 @@ void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const 
     const at::Tensor scores = logits_of(hidden_SK, weight, lora, low_SR, begin, end).mul_(inv_temperature);
     const at::Tensor logp = scores - forward.lse_S.narrow(0, begin, n).unsqueeze(1);
     const at::Tensor p = logp.exp();
-    const at::Tensor dlogprob = dlogprob_S.narrow(0, begin, n).unsqueeze(1);
-    at::Tensor grad = p.mul(dlogprob).neg_();
+    const Columns columns(targets, begin, end);
+    const at::Tensor dlogprob = dlogprob_S.narrow(0, columns.begin, columns.count);
+    const at::Tensor of_row = targets.first.empty()
+                                  ? dlogprob
+                                  : at::zeros({n}, dlogprob.options()).index_add_(0, columns.rows, dlogprob);
+    at::Tensor grad = p.mul(of_row.unsqueeze(1)).neg_();
     if (dentropy_S.defined()) {
       const at::Tensor entropy = forward.entropy_S.narrow(0, begin, n).unsqueeze(1);
       grad.sub_(logp.add(entropy).mul_(p).mul_(dentropy_S.narrow(0, begin, n).unsqueeze(1)));
     }
-    grad.scatter_add_(1, targets_S.narrow(0, begin, n).to(at::kLong).unsqueeze(1), dlogprob);
+    grad.flatten().index_add_(0, columns.rows * grad.size(1) + columns.ids, dlogprob);
     return grad.mul_(inv_temperature);
   };
   for (int64_t begin = 0; begin < hidden_SK.size(0); begin += step) {

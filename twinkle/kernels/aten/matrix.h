@@ -3,7 +3,7 @@
 // by it).
 #pragma once
 
-#include "twinkle/kernels/ops.h"
+#include "twinkle/kernels/head_targets.h"
 
 namespace twinkle::ops::aten {
 
@@ -16,9 +16,9 @@ decltype(ops::lora_weight_grad) lora_weight_grad;
 decltype(ops::linear_weight_grad) linear_weight_grad;
 decltype(ops::bias_grad) bias_grad;
 
-decltype(ops::head_logprobs) head_logprobs;
+decltype(ops::head_logprobs_of) head_logprobs_of;
 decltype(ops::head_logits) head_logits;
 decltype(ops::logits_logprobs) logits_logprobs;
-decltype(ops::head_backward) head_backward;
+decltype(ops::head_backward_of) head_backward_of;
 
 }  // namespace twinkle::ops::aten

@@ -33,17 +33,22 @@ int64_t padded(int64_t columns) { return ceil_div(columns, 32) * 32 + 16; }
 struct Question {
   int64_t rows, columns;
   float scale;
-  std::vector<int64_t> targets;
+  std::vector<int64_t> targets, first;  // as RowTargets has them
 
-  Question(int64_t rows_, int64_t columns_, const at::Tensor& targets_S, double inv_temperature)
-      : rows(rows_),
-        columns(columns_),
-        scale(static_cast<float>(inv_temperature)),
-        targets(static_cast<size_t>(rows_)) {
-    TW_CHECK(targets_S.numel() == rows && targets_S.is_contiguous(), "one target a row");
-    for (int64_t s = 0; s < rows; ++s) {
-      targets[s] = targets_S.scalar_type() == at::kLong ? targets_S.const_data_ptr<int64_t>()[s]
-                                                        : targets_S.const_data_ptr<int32_t>()[s];
+  Question(int64_t rows_, int64_t columns_, const RowTargets& of, double inv_temperature)
+      : rows(rows_), columns(columns_), scale(static_cast<float>(inv_temperature)), first(of.first) {
+    const int64_t count = of.ids_S.numel();
+    if (first.empty()) {
+      TW_CHECK(count == rows, "one target a row");
+      for (int64_t row = 0; row <= rows; ++row) first.push_back(row);
+    }
+    TW_CHECK(of.ids_S.is_contiguous() && static_cast<int64_t>(first.size()) == rows + 1 &&
+                 first.front() == 0 && first.back() == count && std::is_sorted(first.begin(), first.end()),
+             "the bounds of each row's targets");
+    targets.resize(static_cast<size_t>(count));
+    for (int64_t s = 0; s < count; ++s) {
+      targets[s] = of.ids_S.scalar_type() == at::kLong ? of.ids_S.const_data_ptr<int64_t>()[s]
+                                                       : of.ids_S.const_data_ptr<int32_t>()[s];
     }
   }
 };
@@ -57,8 +62,8 @@ struct Head : Question {
   int64_t low_stride;
 
   Head(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora, const at::Tensor& low_SR,
-       const at::Tensor& targets_S, double inv_temperature)
-      : Question(hidden_SK.size(0), w_VK.rows(), targets_S, inv_temperature),
+       const RowTargets& targets, double inv_temperature)
+      : Question(hidden_SK.size(0), w_VK.rows(), targets, inv_temperature),
         hidden(rows_of(hidden_SK, w_VK.cols(), "hidden")),
         w(Weights::of(w_VK)),
         low(nullptr),
@@ -123,7 +128,8 @@ class Statistics {
         rows_(end - begin),
         blocks_(ceil_div(question.columns, kVocabBlock)) {
     sums_.resize(static_cast<size_t>(rows_ * blocks_));
-    target_score_.resize(static_cast<size_t>(rows_), std::numeric_limits<float>::quiet_NaN());
+    target_score_.resize(static_cast<size_t>(question.first[end] - question.first[begin]),
+                         std::numeric_limits<float>::quiet_NaN());
     if (out.argmax_S.defined()) place_.resize(sums_.size());
     if (out.topk_id_SJ.defined()) {
       top_ = std::min(out.topk_id_SJ.size(1), question.columns);
@@ -141,8 +147,10 @@ class Statistics {
     for (int64_t row = r0; row < r1; ++row, z += stride) {
       const int64_t r = row - begin_, at = r * blocks_ + block;
       sums_[at] = table.row_sums(z, n, question_.scale, out_.entropy_S.defined());
-      const int64_t target = question_.targets[row];
-      if (target >= v0 && target < v1) target_score_[r] = z[target - v0] * question_.scale;
+      for (int64_t s = question_.first[row]; s < question_.first[row + 1]; ++s) {
+        const int64_t target = question_.targets[s];
+        if (target >= v0 && target < v1) score_of(s) = z[target - v0] * question_.scale;
+      }
       if (!place_.empty())
         place_[at] = static_cast<int32_t>(v0 + table.find(z, n, question_.scale, sums_[at].max) % n);
       if (top_ > 0) collect(z, n, v0, floor_[r], candidates_[at]);
@@ -178,6 +186,10 @@ class Statistics {
     }
   }
 
+  float& score_of(int64_t target) {
+    return target_score_[static_cast<size_t>(target - question_.first[begin_])];
+  }
+
   void finish_row(int64_t r) {
     const RowSums* sums = &sums_[static_cast<size_t>(r * blocks_)];
     int64_t top_block = 0;
@@ -194,7 +206,8 @@ class Statistics {
     const int64_t row = begin_ + r;
     const double log_sum = std::log(sum), lse = max + log_sum;
     out_.lse_S.mutable_data_ptr<float>()[row] = static_cast<float>(lse);
-    out_.logprob_S.mutable_data_ptr<float>()[row] = static_cast<float>(target_score_[r] - lse);
+    for (int64_t s = question_.first[row]; s < question_.first[row + 1]; ++s)
+      out_.logprob_S.mutable_data_ptr<float>()[s] = static_cast<float>(score_of(s) - lse);
     if (out_.entropy_S.defined()) {
       out_.entropy_S.mutable_data_ptr<float>()[row] = static_cast<float>(log_sum - weighted / sum);
     }
@@ -228,8 +241,29 @@ class Statistics {
   std::vector<std::atomic<float>> floor_;
 };
 
-// Logits to their gradients, for a tile. The target's column gets its share last.
-void to_gradient(const Head& head, const HeadOutputs& forward, const float* dlogprob, const float* dentropy,
+// What comes back for each target, and the sum of it for each row.
+struct Derivative {
+  Derivative(const Question& question, const float* of_targets) : target(of_targets), row(of_targets) {
+    bool one_each = true;
+    for (int64_t r = 0; r <= question.rows; ++r) one_each &= question.first[r] == r;
+    if (one_each) return;
+    sums_.resize(static_cast<size_t>(question.rows));
+    for (int64_t r = 0; r < question.rows; ++r) {
+      for (int64_t s = question.first[r]; s < question.first[r + 1]; ++s) sums_[r] += of_targets[s];
+    }
+    row = sums_.data();
+  }
+  Derivative(const Derivative&) = delete;
+  Derivative& operator=(const Derivative&) = delete;
+
+  const float *target, *row;
+
+ private:
+  std::vector<float> sums_;
+};
+
+// Logits to their gradients, for a tile. The targets' columns get their shares last.
+void to_gradient(const Head& head, const HeadOutputs& forward, const Derivative& d, const float* dentropy,
                  int64_t r0, int64_t r1, int64_t v0, int64_t v1, float* z, int64_t stride) {
   const KernelTable& table = kernels();
   const float* lse = forward.lse_S.const_data_ptr<float>();
@@ -238,12 +272,14 @@ void to_gradient(const Head& head, const HeadOutputs& forward, const float* dlog
     table.row_gradient(z, v1 - v0,
                        {.scale = head.scale,
                         .lse = lse[row],
-                        .dlogprob = dlogprob[row],
+                        .dlogprob = d.row[row],
                         .entropy = entropy != nullptr ? entropy[row] : 0.0f,
                         .dentropy = dentropy != nullptr ? dentropy[row] : 0.0f,
                         .next = z + (row + 2 < r1 ? 2 * stride : 0)});
-    const int64_t target = head.targets[row];
-    if (target >= v0 && target < v1) z[target - v0] += dlogprob[row] * head.scale;
+    for (int64_t s = head.first[row]; s < head.first[row + 1]; ++s) {
+      const int64_t target = head.targets[s];
+      if (target >= v0 && target < v1) z[target - v0] += d.target[s] * head.scale;
+    }
   }
 }
 
@@ -385,7 +421,7 @@ void forward(const Head& head, HeadOutputs& out) {
 }
 
 // All rows at once, so that no sequence is cut; columns so that a block of gradients stays small.
-void backward(const Head& head, const HeadOutputs& out, const float* dlogprob, const float* dentropy,
+void backward(const Head& head, const HeadOutputs& out, const Derivative& d, const float* dentropy,
               GradientSink& sink) {
   int64_t step = std::max<int64_t>(1, kGradientFloats / head.rows / kVocabBlock) * kVocabBlock;
   if (step * head.rows > kScratchFloats) {
@@ -399,7 +435,7 @@ void backward(const Head& head, const HeadOutputs& out, const float* dlogprob, c
     for_each_tile(0, head.rows, first, last, [&](int64_t r0, int64_t r1, int64_t v0, int64_t v1) {
       float* tile = z + r0 * stride + (v0 - first);
       head.logits(r0, r1, v0, v1, tile, stride);
-      to_gradient(head, out, dlogprob, dentropy, r0, r1, v0, v1, tile, stride);
+      to_gradient(head, out, d, dentropy, r0, r1, v0, v1, tile, stride);
     });
     sink.add(0, head.rows, first, last, z, stride);
   }
@@ -450,16 +486,16 @@ const float* vector_of(const at::Tensor& x, int64_t rows, const char* name) {
 
 }  // namespace
 
-void head_logprobs(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
-                   HeadOutputs& out) {
-  forward(Head(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature), out);
+void head_logprobs_of(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                      const at::Tensor& low_SR, const RowTargets& targets, double inv_temperature,
+                      HeadOutputs& out) {
+  forward(Head(hidden_SK, w_VK, lora, low_SR, targets, inv_temperature), out);
 }
 
 void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, double inv_temperature,
                      HeadOutputs& out) {
   const int64_t vocabulary = logits_SV.size(1);
-  const Question question(logits_SV.size(0), vocabulary, targets_S, inv_temperature);
+  const Question question(logits_SV.size(0), vocabulary, {.ids_S = targets_S}, inv_temperature);
   const float* logits = rows_of(logits_SV, vocabulary, "logits");
   Statistics statistics(question, out, 0, question.rows);
   for_each_tile(0, question.rows, 0, vocabulary, [&](int64_t r0, int64_t r1, int64_t v0, int64_t v1) {
@@ -468,31 +504,31 @@ void logits_logprobs(const at::Tensor& logits_SV, const at::Tensor& targets_S, d
   statistics.finish();
 }
 
-void head_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                   const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
-                   const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
-                   std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
+void head_backward_of(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                      const at::Tensor& low_SR, const RowTargets& targets, double inv_temperature,
+                      const HeadOutputs& forward, const at::Tensor& dlogprob_S, const at::Tensor& dentropy_S,
+                      std::span<const RowRange> order, at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
   TW_CHECK(!dentropy_S.defined() || forward.entropy_S.defined(),
            "the entropy's gradient needs its forward value");
-  const Head head(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature);
+  const Head head(hidden_SK, w_VK, lora, low_SR, targets, inv_temperature);
   if (head.rows == 0) return;
   GradientSink sink(head, lora, order, rows_of(dhidden_SK, head.w.cols, "dhidden"), grad_VK);
-  backward(head, forward, vector_of(dlogprob_S, head.rows, "dlogprob"),
+  backward(head, forward, {head, vector_of(dlogprob_S, std::ssize(head.targets), "dlogprob")},
            vector_of(dentropy_S, head.rows, "dentropy"), sink);
 }
 
-void head_forward_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
-                           const at::Tensor& low_SR, const at::Tensor& targets_S, double inv_temperature,
-                           const at::Tensor& dlogprob_S, std::span<const RowRange> order, HeadOutputs& out,
-                           at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
-  const Head head(hidden_SK, w_VK, lora, low_SR, targets_S, inv_temperature);
+void head_forward_backward_of(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, const LoraBatch* lora,
+                              const at::Tensor& low_SR, const RowTargets& targets, double inv_temperature,
+                              const at::Tensor& dlogprob_S, std::span<const RowRange> order, HeadOutputs& out,
+                              at::Tensor& dhidden_SK, PackedMatrix* grad_VK) {
+  const Head head(hidden_SK, w_VK, lora, low_SR, targets, inv_temperature);
   if (head.rows == 0) return;
   GradientSink sink(head, lora, order, rows_of(dhidden_SK, head.w.cols, "dhidden"), grad_VK);
-  const float* dlogprob = vector_of(dlogprob_S, head.rows, "dlogprob");
+  const Derivative d(head, vector_of(dlogprob_S, std::ssize(head.targets), "dlogprob"));
   const std::vector<int64_t> ends = pieces_of(head, sink, lora, order);
   if (ends.empty()) {
     forward(head, out);
-    backward(head, out, dlogprob, nullptr, sink);
+    backward(head, out, d, nullptr, sink);
     return;
   }
   const int64_t vocabulary = head.w.rows, stride = padded(vocabulary);
@@ -510,7 +546,7 @@ void head_forward_backward(const at::Tensor& hidden_SK, const PackedMatrix& w_VK
     for (int64_t first = 0; first < vocabulary; first += step) {
       const int64_t last = std::min(vocabulary, first + step);
       for_each_tile(begin, end, first, last, [&](int64_t r0, int64_t r1, int64_t v0, int64_t v1) {
-        to_gradient(head, out, dlogprob, nullptr, r0, r1, v0, v1, z + (r0 - begin) * stride + v0, stride);
+        to_gradient(head, out, d, nullptr, r0, r1, v0, v1, z + (r0 - begin) * stride + v0, stride);
       });
       sink.add(begin, end, first, last, z + first, stride);
     }

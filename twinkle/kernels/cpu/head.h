@@ -3,13 +3,13 @@
 // double precision.
 #pragma once
 
-#include "twinkle/kernels/ops.h"
+#include "twinkle/kernels/head_targets.h"
 
 namespace twinkle::ops::cpu {
 
-decltype(ops::head_logprobs) head_logprobs;
+decltype(ops::head_logprobs_of) head_logprobs_of;
 decltype(ops::logits_logprobs) logits_logprobs;
-decltype(ops::head_backward) head_backward;
-decltype(ops::head_forward_backward) head_forward_backward;
+decltype(ops::head_backward_of) head_backward_of;
+decltype(ops::head_forward_backward_of) head_forward_backward_of;
 
 }  // namespace twinkle::ops::cpu
