@@ -46,6 +46,54 @@ TEST(PolicyLosses, AreTheirFormulas) {
          {static_cast<float>(-(3 - 0.1 * std::log(2.0))), -3});
 }
 
+// One sequence ratio for both targets: exp((log 2 + 0) / 2) = sqrt 2, or 2 where the mask leaves out the
+// second. Its derivative goes to the targets of the mask.
+TEST(PolicyLosses, GspoClipsTheRatioOfASequence) {
+  const double root = std::sqrt(2.0);
+  const LossInput up = input({kHalf, kHalf}, {kQuarter, kHalf}, {3, 1});
+  const auto each = static_cast<float>(-root * 4 / 2);
+  expect("gspo", {{"clip_high_threshold", 3.0}}, up, -4 * root, {each, each});
+  expect("gspo", nullptr, up, -4 * 1.2, {0, 0});
+  // The bound holds the good target only: -min(s 3, 1.2 3) - min(-s, -1.2).
+  const LossInput mixed = input({kHalf, kHalf}, {kQuarter, kHalf}, {3, -1});
+  const auto half = static_cast<float>(root / 2);
+  expect("gspo", nullptr, mixed, -3.6 + root, {half, half});
+  LossInput masked = mixed;
+  masked.extras["sequence_ratio_mask"] = at::tensor({1.0f, 0.0f});
+  expect("gspo", nullptr, masked, -3.6 + 2, {2, 0});
+  // Two sequences have a ratio each.
+  LossInput two = up;
+  two.cu_scored = {0, 1, 2};
+  expect("gspo", {{"clip_high_threshold", 3.0}}, two, -2 * 3 - 1, {-6, -1});
+  const LossInput idle = input({-1000, 90}, {0, -90}, {0, 0});
+  expect("gspo", nullptr, idle, 0, {0, 0});
+  EXPECT_THROW(Registry<Loss>::create("gspo", {{"clip_low_threshold", 1.5}}), Error);
+}
+
+// r = 2 and 1; x = -log 2 and 0, so the divergence is 1/2 - 1 + log 2 and 0, its derivative 1 - 1/2 and 0.
+TEST(PolicyLosses, StableReinforceIsHeldNearTheSampler) {
+  const LossInput in = input({kHalf, kHalf}, {kQuarter, kHalf}, {3, -1});
+  const double divergence = 0.5 - 1 + std::log(2.0);
+  expect("stable_reinforce", nullptr, in, -2 * 3 + 1 + 0.01 * divergence, {-6 + 0.005f, 1});
+  expect("stable_reinforce", {{"kl_coeff", 2.0}}, in, -2 * 3 + 1 + 2 * divergence, {-6 + 1, 1});
+  expect("stable_reinforce", {{"kl_coeff", 0.0}}, in, -5, {-6, 1});
+  // Over a prompt, whose log-probability and advantage are 0, there is neither part, unless it was sampled.
+  LossInput prompt = input({kHalf, -1000}, {0, 0}, {0, 0});
+  expect("stable_reinforce", {{"kl_coeff", 2.0}}, prompt, 0, {0, 0});
+  prompt.extras["sampled"] = at::tensor({1.0f, 0.0f});
+  expect("stable_reinforce", {{"kl_coeff", 2.0}}, prompt, 2 * (2 - std::log(2.0) - 1), {-2, 0});
+  EXPECT_THROW(Registry<Loss>::create("stable_reinforce", {{"kl_coeff", -1.0}}), Error);
+}
+
+TEST(PolicyLosses, TakeBoundsForEachTarget) {
+  LossInput in = input({kHalf, kHalf}, {kQuarter, kQuarter}, {3, 3});  // r = 2
+  in.extras["clip_high_threshold"] = at::tensor({1.5f, 3.0f});
+  expect("ppo", nullptr, in, -4.5 - 6, {0, -6});
+  expect("cispo", nullptr, in, -(4.5 + 6) * kHalf, {-4.5f, -6});
+  in.extras["clip_low_threshold"] = at::tensor({1.75f, 0.0f});
+  EXPECT_THROW((*Registry<Loss>::create("ppo", nullptr))(in), Error);
+}
+
 // Prompts come as logprob 0 and advantage 0; a target that is all but impossible there must add nothing.
 TEST(PolicyLosses, AddNothingWhereTheAdvantageIsZero) {
   const LossInput in = input({-1000, 90}, {0, -90}, {0, 0});

@@ -6,15 +6,14 @@
 //   cispo                -sum clip(r, low, high) lp A          (the ratio is constant in the derivative)
 //   dro                  -sum (lp A - beta/2 (lp - q)^2)
 //
-// In fp64 per sequence from zero. Where A is 0 the first three add nothing, however large r is. Immutable,
-// thread-safe.
+// In fp64 per sequence from zero. Where A is 0 the first three add nothing, however large r is. Bounds may
+// also come for each target, as extras of their names. Immutable, thread-safe.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "twinkle/core/error.h"
-#include "twinkle/train/loss.h"
+#include "twinkle/train/policy_bounds.h"
 
 namespace twinkle {
 namespace {
@@ -77,9 +76,19 @@ class PolicyLoss : public Loss {
     LossOutput out{.sum_B = std::vector<double>(sequences), .denominator_B = std::vector<double>(sequences)};
     out.dlogprob_S = at::empty({in.num_scored()}, at::kFloat);
     float* d = out.dlogprob_S.mutable_data_ptr<float>();
+    const auto bound = [&](const char* name) {
+      return in.extras.contains(name) ? in.extras.at(name).template const_data_ptr<float>() : nullptr;
+    };
+    const float *low = bound("clip_low_threshold"), *high = bound("clip_high_threshold");
+    Rule rule = rule_;
     for (size_t b = 0; b < sequences; ++b) {
       for (int64_t s = in.cu_scored[b]; s < in.cu_scored[b + 1]; ++s) {
-        const Term term = rule_(lp[s], q[s], a[s]);
+        if constexpr (requires { rule.low; }) {
+          if (low != nullptr) rule.low = low[s];
+          if (high != nullptr) rule.high = high[s];
+          check_ratio_bounds(rule.low, rule.high, Rule::kName);
+        }
+        const Term term = rule(lp[s], q[s], a[s]);
         out.sum_B[b] += term.value;
         d[s] = static_cast<float>(term.derivative);
       }
@@ -92,26 +101,10 @@ class PolicyLoss : public Loss {
   Rule rule_;
 };
 
-std::vector<ParamSpec> bounds(double low, double high) {
-  return {{.name = "clip_low_threshold",
-           .type = ParamType::kFloat,
-           .default_value = low,
-           .help = "lower bound of the ratio of probabilities",
-           .min = 0},
-          {.name = "clip_high_threshold",
-           .type = ParamType::kFloat,
-           .default_value = high,
-           .help = "upper bound of the ratio of probabilities",
-           .min = 0}};
-}
-
 template <class Rule>
 std::unique_ptr<Loss> with_bounds(const Options& o) {
   const double low = o.get_float("clip_low_threshold"), high = o.get_float("clip_high_threshold");
-  if (low > high) {
-    throw invalid_argument(std::string("[") + Rule::kName + "] 'clip_low_threshold' " + std::to_string(low) +
-                           " is above 'clip_high_threshold' " + std::to_string(high));
-  }
+  check_ratio_bounds(low, high, Rule::kName);
   return std::make_unique<PolicyLoss<Rule>>(Rule{low, high});
 }
 
@@ -125,12 +118,12 @@ const Registry<Loss>::Add importance_sampling{
 const Registry<Loss>::Add ppo{
     {.name = ClippedRatio::kName,
      .help = "PPO's clipped objective, summed over tokens; bounds are on the ratio.",
-     .params = bounds(0.8, 1.2),
+     .params = ratio_bounds(),
      .aliases = {"ppo"}},
     with_bounds<ClippedRatio>};
 const Registry<Loss>::Add cispo{{.name = Cispo::kName,
                                  .help = "REINFORCE weighted by the clipped ratio, summed over tokens.",
-                                 .params = bounds(0.8, 1.2),
+                                 .params = ratio_bounds(),
                                  .aliases = {"cispo"}},
                                 with_bounds<Cispo>};
 const Registry<Loss>::Add dro{{.name = Dro::kName,
