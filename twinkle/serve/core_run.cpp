@@ -383,6 +383,9 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
     count_calls(*op, *works[i].call);
     CallResult result{.loss = done[i].loss, .logprobs = std::move(done[i].logprobs)};
     const TrainCall& call = *works[i].call;
+    if (std::ranges::any_of(call.data, [](const Datum& datum) { return datum.columns > 0; })) {
+      for (const auto& datum : call.data) result.columns.push_back(datum.columns);
+    }
     for (size_t d = 0; call.loss == "cross_entropy" && d < call.data.size(); ++d) {
       const auto weights = call.data[d].inputs.find("weights");
       auto& out = result.elementwise_loss.emplace_back();

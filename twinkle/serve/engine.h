@@ -30,10 +30,26 @@ struct LoraShape {
   bool attention = true, mlp = true, unembedding = true;
 };
 
-/// One sequence to be scored: target i is predicted from tokens 0..i.
+/// One sequence to be scored: a target of token i is predicted from tokens 0..i. There may be a table of
+/// targets, whose row i is of token i.
 struct Datum {
   std::vector<int32_t> tokens, targets;
-  std::map<std::string, std::vector<float>> inputs;  // "weights", "logprobs", "advantages": one a target
+  std::map<std::string, std::vector<float>> inputs;  // "weights", "logprobs", "advantages" ...: one a target
+  int64_t columns = 0;                               // of the table; 0: a list, one target a token
+  int64_t targets_per_token() const { return columns == 0 ? 1 : columns; }
+};
+
+/// Where the values of a tensor of two dimensions belong: all its cells in order, or some (CSR).
+struct TensorLayout {
+  std::vector<int64_t> shape;      // empty: a list
+  std::vector<int64_t> crow, col;  // empty: all cells
+};
+
+/// Tokens whose log-probabilities a sample is asked for: row i is of what may stand at place i+1 of the
+/// prompt.
+struct PromptTargets {
+  TensorLayout layout;
+  std::vector<int32_t> ids;  // of the cells; -1: none
 };
 
 struct TrainCall {
@@ -77,19 +93,33 @@ struct SampleCall {
   bool stop_at_end = true;  // the model's own end of a text ends an answer
   bool prompt_logprobs = false;
   int64_t topk_prompt_logprobs = 0;
+  int64_t prompt_logprobs_last_n = 0;  // both of these for the last n tokens only; 0: for all
+  int64_t topk_sample_logprobs = 0;
+  int64_t prompt_alt_tokens = 0;  // tokens drawn at each place of the prompt but the first, at `temperature`
+  PromptTargets prompt_targets;
 };
+
+/// The likeliest tokens at each place of a text, likeliest first; none where none were asked for.
+using Alternatives = std::vector<std::vector<std::pair<int32_t, float>>>;
 
 struct SampleDone {
   struct Sequence {
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;  // of the distribution that was drawn from; greedy: the model's own
     bool stopped = false;         // by a stop, not by the length
+    Alternatives top = {};        // of the distribution of `logprobs`
   };
   uint64_t ticket = 0;
   std::optional<Error> error;
   std::vector<Sequence> sequences;
-  std::vector<float> prompt_logprobs;  // NaN for the first token; empty unless asked for
-  std::vector<std::vector<std::pair<int32_t, float>>> topk_prompt_logprobs;
+  std::vector<float> prompt_logprobs;  // NaN where there is none, as for the first token; empty unless asked
+                                       // for
+  Alternatives topk_prompt_logprobs;
+  TensorLayout target_layout;  // that of the call
+  std::vector<float> target_prompt_logprobs;
+  int64_t alt_tokens_a_place = 0;
+  std::vector<int32_t> alt_tokens;  // of place 1, 2 ...
+  std::vector<float> alt_logprobs;  // the model's own
 };
 
 /// How an engine is made.

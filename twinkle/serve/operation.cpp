@@ -8,6 +8,7 @@
 namespace twinkle::serve {
 namespace {
 
+constexpr const char* kLog = "[log] a record";
 constexpr std::array<const char*, 8> kKinds = {"create_model", "call",         "optim_step", "save_weights",
                                                "load_weights", "save_sampler", "sample",     "unload"};
 constexpr std::array<const char*, 5> kResults = {"json", "call", "sample", "user", "server"};
@@ -20,8 +21,8 @@ Enum enum_from(const std::array<const char*, N>& names, const std::string& name)
   return static_cast<Enum>(found - names.begin());
 }
 
-std::vector<float> floats(std::string_view bytes) { return unpack_array<float>(bytes, "log"); }
-std::vector<int32_t> ints(std::string_view bytes) { return unpack_array<int32_t>(bytes, "log"); }
+std::vector<float> floats(std::string_view bytes) { return unpack_array<float>(bytes, kLog); }
+std::vector<int32_t> ints(std::string_view bytes) { return unpack_array<int32_t>(bytes, kLog); }
 
 }  // namespace
 
@@ -76,6 +77,7 @@ std::string encode(const TrainCall& call) {
       input.bytes(2, pack_array(values));
       d.bytes(3, input.str());
     }
+    if (datum.columns > 0) d.integer(4, datum.columns);
     out.bytes(4, d.str());
   }
   return out.take();
@@ -83,12 +85,12 @@ std::string encode(const TrainCall& call) {
 
 TrainCall decode_call(std::string_view bytes) {
   TrainCall call;
-  for (WireReader in(bytes, "log"); in.next();) {
+  for (WireReader in(bytes, kLog); in.next();) {
     if (in.field() == 1) call.loss = in.text();
     if (in.field() == 2) {
       std::string name;
       double value = 0;
-      for (WireReader e(in.bytes(), "log"); e.next();) {
+      for (WireReader e(in.bytes(), kLog); e.next();) {
         if (e.field() == 1) name = e.text();
         if (e.field() == 2) value = e.real64();
       }
@@ -97,12 +99,13 @@ TrainCall decode_call(std::string_view bytes) {
     if (in.field() == 3) call.forward_only = in.boolean();
     if (in.field() != 4) continue;
     Datum datum;
-    for (WireReader d(in.bytes(), "log"); d.next();) {
+    for (WireReader d(in.bytes(), kLog); d.next();) {
       if (d.field() == 1) datum.tokens = ints(d.bytes());
       if (d.field() == 2) datum.targets = ints(d.bytes());
+      if (d.field() == 4) datum.columns = d.integer();
       if (d.field() != 3) continue;
       std::string name;
-      for (WireReader i(d.bytes(), "log"); i.next();) {
+      for (WireReader i(d.bytes(), kLog); i.next();) {
         if (i.field() == 1) name = i.text();
         if (i.field() == 2) datum.inputs[name] = floats(i.bytes());
       }
@@ -117,108 +120,19 @@ std::string encode(const CallResult& result) {
   out.real64(1, result.loss);
   for (const auto& values : result.logprobs) out.bytes(2, pack_array(values));
   for (const auto& values : result.elementwise_loss) out.bytes(3, pack_array(values));
+  for (const int64_t columns : result.columns) out.integer(4, columns);
   return out.take();
 }
 
 CallResult decode_call_result(std::string_view bytes) {
   CallResult result;
-  for (WireReader in(bytes, "log"); in.next();) {
+  for (WireReader in(bytes, kLog); in.next();) {
     if (in.field() == 1) result.loss = in.real64();
     if (in.field() == 2) result.logprobs.push_back(floats(in.bytes()));
     if (in.field() == 3) result.elementwise_loss.push_back(floats(in.bytes()));
+    if (in.field() == 4) result.columns.push_back(in.integer());
   }
   return result;
-}
-
-// Samples.
-
-std::string encode(const SampleCall& call) {
-  const Json head = {{"weights", call.weights},
-                     {"tenant", call.tenant},
-                     {"num_samples", call.num_samples},
-                     {"max_tokens", call.max_tokens ? Json(*call.max_tokens) : Json(nullptr)},
-                     {"seed", call.seed},
-                     {"temperature", call.temperature},
-                     {"top_p", call.top_p},
-                     {"top_k", call.top_k},
-                     {"stop_strings", call.stop_strings},
-                     {"stop_tokens", call.stop_tokens},
-                     {"stop_at_end", call.stop_at_end},
-                     {"prompt_logprobs", call.prompt_logprobs},
-                     {"topk_prompt_logprobs", call.topk_prompt_logprobs}};
-  return join_record(head, pack_array(call.prompt));
-}
-
-SampleCall decode_sample(std::string_view bytes) {
-  Json head;
-  std::string_view prompt;
-  split_record(bytes, head, prompt);
-  SampleCall call{.prompt = ints(prompt),
-                  .weights = head.at("weights"),
-                  .tenant = head.at("tenant"),
-                  .num_samples = head.at("num_samples"),
-                  .seed = head.at("seed"),
-                  .temperature = head.at("temperature"),
-                  .top_p = head.at("top_p"),
-                  .top_k = head.at("top_k"),
-                  .stop_strings = head.at("stop_strings").get<std::vector<std::string>>(),
-                  .stop_tokens = head.at("stop_tokens").get<std::vector<int32_t>>(),
-                  .stop_at_end = head.at("stop_at_end"),
-                  .prompt_logprobs = head.at("prompt_logprobs"),
-                  .topk_prompt_logprobs = head.at("topk_prompt_logprobs")};
-  if (!head.at("max_tokens").is_null()) call.max_tokens = head.at("max_tokens").get<int64_t>();
-  return call;
-}
-
-std::string encode(const SampleDone& done) {
-  WireWriter out;
-  for (const auto& sequence : done.sequences) {
-    WireWriter s;
-    s.integer(1, sequence.stopped ? 1 : 0);
-    s.bytes(2, pack_array(sequence.tokens));
-    s.bytes(3, pack_array(sequence.logprobs));
-    out.bytes(1, s.str());
-  }
-  out.bytes(2, pack_array(done.prompt_logprobs));
-  for (const auto& row : done.topk_prompt_logprobs) {
-    std::vector<int32_t> ids;
-    std::vector<float> logprobs;
-    for (const auto& [id, logprob] : row) {
-      ids.push_back(id);
-      logprobs.push_back(logprob);
-    }
-    WireWriter r;
-    r.bytes(1, pack_array(ids));
-    r.bytes(2, pack_array(logprobs));
-    out.bytes(3, r.str());
-  }
-  return out.take();
-}
-
-SampleDone decode_sample_result(std::string_view bytes) {
-  SampleDone done;
-  for (WireReader in(bytes, "log"); in.next();) {
-    if (in.field() == 1) {
-      SampleDone::Sequence sequence;
-      for (WireReader s(in.bytes(), "log"); s.next();) {
-        if (s.field() == 1) sequence.stopped = s.boolean();
-        if (s.field() == 2) sequence.tokens = ints(s.bytes());
-        if (s.field() == 3) sequence.logprobs = floats(s.bytes());
-      }
-      done.sequences.push_back(std::move(sequence));
-    }
-    if (in.field() == 2) done.prompt_logprobs = floats(in.bytes());
-    if (in.field() != 3) continue;
-    std::vector<int32_t> ids;
-    std::vector<float> logprobs;
-    for (WireReader r(in.bytes(), "log"); r.next();) {
-      if (r.field() == 1) ids = ints(r.bytes());
-      if (r.field() == 2) logprobs = floats(r.bytes());
-    }
-    auto& row = done.topk_prompt_logprobs.emplace_back();
-    for (size_t i = 0; i < std::min(ids.size(), logprobs.size()); ++i) row.emplace_back(ids[i], logprobs[i]);
-  }
-  return done;
 }
 
 // Records.

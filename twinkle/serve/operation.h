@@ -74,6 +74,8 @@ SampleCall decode_sample(std::string_view bytes);
 struct CallResult {
   double loss = 0;
   std::vector<std::vector<float>> logprobs, elementwise_loss;  // the latter: cross_entropy only
+  std::vector<int64_t> columns;                                // Datum::columns; empty: 0 for all
+  int64_t columns_of(size_t datum) const { return columns.empty() ? 0 : columns[datum]; }
 };
 std::string encode(const CallResult& result);
 CallResult decode_call_result(std::string_view bytes);

@@ -236,13 +236,15 @@ void TinkerApi::telemetry(Call& call) { call.respond(json_reply({{"status", "acc
 void TinkerApi::submit(Call& call, Operation op, Json reply) {
   op.owner = call.owner;
   const uint64_t ticket = acks_.add(call.respond);
-  core_.submit(std::move(op), [this, ticket, reply = std::move(reply)](
+  core_.submit(std::move(op), [this, ticket, note = call.note, reply = std::move(reply)](
                                   const std::variant<std::string, Error>& answer) mutable {
     const HttpServer::Respond respond = acks_.take(ticket);
     if (!respond) return;  // it took too long, and its client knows
     if (const auto* error = std::get_if<Error>(&answer)) return respond(reply_of(*error));
     reply["request_id"] = std::get<std::string>(answer);
-    respond(json_reply(reply));
+    HttpReply out = json_reply(reply);
+    if (!note.empty()) out.headers.emplace_back("x-deprecation-note", note);
+    respond(out);
   });
 }
 
@@ -338,7 +340,11 @@ void TinkerApi::training_call(Call& call, const char* json_key) {
                .seq = head.seq_id,
                .forward_only = head.forward_only || std::string_view(json_key) == "forward_input",
                .refused = over(model->session, call.owner)};
-  check(op, [&] { op.body = encode(proto ? parse_call(call.proto) : parse_call(call.body, json_key)); });
+  check(op, [&] {
+    const TrainCall parsed = proto ? parse_call(call.proto) : parse_call(call.body, json_key);
+    call.note = note_on(parsed);
+    op.body = encode(parsed);
+  });
   submit(call, std::move(op), {{"model_id", head.model_id}});
 }
 
@@ -489,7 +495,7 @@ void TinkerApi::asample(Call& call) {
     op.refused = "[sample] this sampler has ended: its session was silent for too long; make a new one";
   int64_t count = 1;
   check(op, [&] {
-    count = int_or(call.body, "num_samples", 1, 1, 1024);
+    count = int_or(call.body, "num_samples", 1, 1, 1024);  // first: a client counts the names before all else
     SampleCall sample = parse_sample(call.body);
     sample.weights = sampler->folder;
     sample.tenant = call.owner;

@@ -54,6 +54,7 @@ class TinkerApi {
     HttpServer::Respond respond;
     Json body = Json::object();
     std::string_view proto;  // instead of `body`
+    std::string note;        // for the client's log
   };
   using Route = void (TinkerApi::*)(Call&);
   struct Found {

@@ -6,10 +6,9 @@
 #include <string_view>
 
 #include "twinkle/serve/operation.h"
+#include "twinkle/serve/tinker_json.h"
 
 namespace twinkle::serve::tinker {
-
-inline constexpr int64_t kMostSeq = int64_t{1} << 62;
 
 /// What of a forward_backward says where it belongs; read before all else.
 struct CallHead {
@@ -25,21 +24,13 @@ CallHead call_head(const Json& body);
 TrainCall parse_call(std::string_view proto);
 /// `key`: "forward_backward_input" or "forward_input".
 TrainCall parse_call(const Json& body, const char* key);
+/// What whoever uses the loss should know, "" when that is nothing.
+std::string note_on(const TrainCall& call);
 
 /// AdamParams with their defaults, checked, as the arguments of an optim_step.
 Json parse_adam(const Json& body);
 /// Everything but the weights and the tenant.
 SampleCall parse_sample(const Json& body);
-
-/// Nothing for null and what is not there.
-const Json* find(const Json& object, const char* key);
-std::string need_text(const Json& body, const char* key);
-std::string text_or(const Json& body, const char* key, const std::string& otherwise);
-int64_t int_or(const Json& body, const char* key, int64_t otherwise, int64_t least, int64_t most);
-/// The number of an operation of a model, -1 for none: they begin at 1.
-int64_t seq_of(const Json& body);
-double number_or(const Json& body, const char* key, double otherwise);
-bool bool_or(const Json& body, const char* key, bool otherwise);
 
 /// Replies to retrieve_future.
 std::string call_to_proto(const CallResult& result);

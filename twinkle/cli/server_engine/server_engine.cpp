@@ -41,6 +41,9 @@ ComponentSpec loss_spec(const serve::TrainCall& call) {
   return spec;
 }
 
+// Ours of what Tinker calls an input of a loss.
+std::string extra_name(const std::string& input) { return input == "logprobs" ? "old_logprobs" : input; }
+
 bool same(const ComponentSpec& a, const ComponentSpec& b) {
   return a.name == b.name && a.options == b.options;
 }
@@ -169,16 +172,24 @@ class ServerEngine : public serve::Engine {
     params.stop_token_ids = call.stop_tokens;
     params.ignore_eos = !call.stop_at_end;
     params.num_samples = call.num_samples;
-    params.prompt_logprobs = call.prompt_logprobs;
+    params.prompt_logprobs = call.prompt_logprobs || call.topk_prompt_logprobs > 0;
     params.topk_prompt_logprobs = call.topk_prompt_logprobs;
-    auto job = sampler_.submit({.prompt = call.prompt,
-                                .params = params,
-                                .version = call.weights,
-                                .tenant = call.tenant,
-                                .end_ids = end_ids_});
+    params.prompt_logprobs_last_n = call.prompt_logprobs_last_n;
+    params.prompt_draws = call.prompt_alt_tokens;
     // Without cut-offs at temperature 1 the model's own log-probabilities are those drawn from, to the bit.
     const bool own = call.temperature == 0 || (call.temperature == 1 && call.top_k <= 0 && call.top_p == 1);
-    jobs_[++last_ticket_] = {std::move(job), own};
+    (own ? params.logprobs : params.sampled_alternatives) = call.topk_sample_logprobs;
+    Job job{.own_logprobs = own, .call = call};
+    SampleRequest request{.prompt = call.prompt,
+                          .params = std::move(params),
+                          .version = call.weights,
+                          .tenant = call.tenant,
+                          .end_ids = end_ids_};
+    for_each_target(
+        call, [&](size_t, int64_t place, int32_t id) { request.prompt_targets.push_back({place, id}); });
+    job.job = sampler_.submit(std::move(request));
+    job.call.prompt.clear();
+    jobs_[++last_ticket_] = std::move(job);
     return last_ticket_;
   }
 
@@ -205,7 +216,24 @@ class ServerEngine : public serve::Engine {
   struct Job {
     std::shared_ptr<SampleJob> job;
     bool own_logprobs = false;
+    serve::SampleCall call;  // without the prompt
   };
+
+  // fn(cell, place of the prompt, token) for the cells that ask for one, by place.
+  template <class Fn>
+  static void for_each_target(const serve::SampleCall& call, const Fn& fn) {
+    const auto& [layout, ids] = call.prompt_targets;
+    const size_t rows = layout.shape.empty() ? 0 : static_cast<size_t>(layout.shape[0]);
+    for (size_t row = 0; row < rows; ++row) {
+      const bool sparse = !layout.crow.empty();
+      const size_t columns = static_cast<size_t>(layout.shape[1]);
+      const size_t begin = sparse ? static_cast<size_t>(layout.crow[row]) : row * columns;
+      const size_t end = sparse ? static_cast<size_t>(layout.crow[row + 1]) : begin + columns;
+      for (size_t cell = begin; cell < end; ++cell) {
+        if (ids[cell] >= 0) fn(cell, static_cast<int64_t>(row) + 1, ids[cell]);
+      }
+    }
+  }
 
   static std::shared_ptr<const Tokenizer> tokenizer_of(MultiLoraTransformersModel& model) {
     try {
@@ -269,12 +297,14 @@ class ServerEngine : public serve::Engine {
                                std::to_string(info_.context));
       }
       InputFeature feature{.input_ids = datum.tokens, .labels = datum.targets};
+      for (int64_t at = 0; datum.columns > 1 && at < length; ++at)
+        feature.label_positions.insert(feature.label_positions.end(), static_cast<size_t>(datum.columns),
+                                       static_cast<int32_t>(at));
       if (const auto weights = datum.inputs.find("weights"); weights != datum.inputs.end())
         feature.weights = weights->second;
       request.features.push_back(std::move(feature));
       if (!policy) continue;
-      request.args.extras["old_logprobs"].push_back(datum.inputs.at("logprobs"));
-      request.args.extras["advantages"].push_back(datum.inputs.at("advantages"));
+      for (const auto& [name, values] : datum.inputs) request.args.extras[extra_name(name)].push_back(values);
     }
     const ComponentSpec spec = loss_spec(call);
     if (call.forward_only) {
@@ -316,21 +346,17 @@ class ServerEngine : public serve::Engine {
   static double loss_of(const serve::TrainCall& call, const std::vector<std::vector<float>>& logprobs) {
     LossInput in;
     in.cu_scored = {0};
-    std::vector<float> lp, weights, q, advantages;
-    const auto join = [](std::vector<float>& to, const serve::Datum& datum, const char* name,
-                         float otherwise) {
-      const auto found = datum.inputs.find(name);
-      if (found == datum.inputs.end()) {
-        to.insert(to.end(), datum.tokens.size(), otherwise);
-      } else {
-        to.insert(to.end(), found->second.begin(), found->second.end());
-      }
+    std::vector<float> lp, weights;
+    std::map<std::string, std::vector<float>> extras;
+    const auto append = [](std::vector<float>& to, const std::vector<float>& from) {
+      to.insert(to.end(), from.begin(), from.end());
     };
     for (size_t i = 0; i < call.data.size(); ++i) {
-      lp.insert(lp.end(), logprobs[i].begin(), logprobs[i].end());
-      join(weights, call.data[i], "weights", 1.0f);
-      join(q, call.data[i], "logprobs", 0.0f);
-      join(advantages, call.data[i], "advantages", 0.0f);
+      const serve::Datum& datum = call.data[i];
+      append(lp, logprobs[i]);
+      if (!datum.inputs.contains("weights")) weights.insert(weights.end(), datum.targets.size(), 1.0f);
+      for (const auto& [name, values] : datum.inputs)
+        append(name == "weights" ? weights : extras[extra_name(name)], values);
       in.cu_scored.push_back(static_cast<int64_t>(lp.size()));
     }
     const auto tensor = [](std::vector<float>& values) {
@@ -338,7 +364,7 @@ class ServerEngine : public serve::Engine {
     };
     in.logprob_S = tensor(lp);
     in.weights_S = tensor(weights);
-    in.extras = {{"old_logprobs", tensor(q)}, {"advantages", tensor(advantages)}};
+    for (auto& [name, values] : extras) in.extras[name] = tensor(values);
     const ComponentSpec spec = loss_spec(call);
     return (*Registry<Loss>::create(spec.name, spec.options))(in).sum();
   }
@@ -352,17 +378,39 @@ class ServerEngine : public serve::Engine {
       done.error = caught_error("sample");
       return done;
     }
+    const auto pairs = [](const std::vector<std::vector<TokenLogprob>>& places) {
+      serve::Alternatives out;
+      for (const auto& row : places) {
+        auto& to = out.emplace_back();
+        for (const auto& entry : row) to.emplace_back(entry.id, entry.logprob);
+      }
+      return out;
+    };
     for (auto& sequence : result.sequences) {
+      const bool own = job.own_logprobs;
       done.sequences.push_back(
           {.tokens = std::move(sequence.tokens),
-           .logprobs = job.own_logprobs ? std::move(sequence.logprobs) : std::move(sequence.sampled_logprobs),
-           .stopped = sequence.stop_reason == "stop"});
+           .logprobs = own ? std::move(sequence.logprobs) : std::move(sequence.sampled_logprobs),
+           .stopped = sequence.stop_reason == "stop",
+           .top = pairs(own ? sequence.top_logprobs : sequence.top_sampled)});
     }
-    for (const auto& x : result.prompt_logprobs)
-      done.prompt_logprobs.push_back(x.value_or(std::numeric_limits<float>::quiet_NaN()));
-    for (const auto& row : result.topk_prompt_logprobs) {
-      auto& out = done.topk_prompt_logprobs.emplace_back();
-      for (const auto& entry : row) out.emplace_back(entry.id, entry.logprob);
+    for (const auto& x : result.prompt_logprobs) {
+      if (job.call.prompt_logprobs)
+        done.prompt_logprobs.push_back(x.value_or(std::numeric_limits<float>::quiet_NaN()));
+    }
+    done.topk_prompt_logprobs = pairs(result.topk_prompt_logprobs);
+    done.target_layout = job.call.prompt_targets.layout;
+    done.target_prompt_logprobs.resize(job.call.prompt_targets.ids.size());
+    size_t target = 0;
+    for_each_target(job.call, [&](size_t cell, int64_t, int32_t) {
+      done.target_prompt_logprobs[cell] = result.prompt_target_logprobs[target++];
+    });
+    done.alt_tokens_a_place = job.call.prompt_alt_tokens;
+    for (const auto& row : result.prompt_draws) {
+      for (const auto& [id, logprob] : row) {
+        done.alt_tokens.push_back(id);
+        done.alt_logprobs.push_back(logprob);
+      }
     }
     return done;
   }
