@@ -15,6 +15,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/text/tokenizer.h"
+#include "twinkle/text/tokenizer_save.h"
 #include "twinkle/text/unicode.h"
 
 namespace {
@@ -94,7 +95,7 @@ int run(int argc, char** argv) {
       packed.append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(int32_t));
   }
   if (!ids_file.empty()) twinkle::write_file_atomic(ids_file, packed);
-  if (!save_file.empty()) twinkle::write_file_atomic(save_file, tokenizer->to_json().dump());
+  if (!save_file.empty()) twinkle::write_file_atomic(save_file, twinkle::tokenizer_file_text(*tokenizer));
   const double mb = static_cast<double>(bytes) / 1e6;
   std::printf("%s\n", Json({{"mb_per_s", mb / encode},
                             {"decode_mb_per_s", mb / decode},

@@ -8,6 +8,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/text/tokenizer.h"
+#include "twinkle/text/tokenizer_save.h"
 
 namespace {
 
@@ -54,7 +55,7 @@ int run(int argc, char** argv) {
     } else if (flag == "--plain") {
       options.parse_special = false;
     } else if (flag == "--save" && i + 1 < argc) {
-      twinkle::write_file_atomic(argv[++i], tokenizer->to_json().dump(2));
+      twinkle::write_file_atomic(argv[++i], twinkle::tokenizer_file_text(*tokenizer));
       return 0;
     } else if (flag == "--brief") {
       brief = true;

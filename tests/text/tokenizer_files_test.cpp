@@ -8,7 +8,9 @@
 #include "tests/text/tokenizer_testing.h"
 #include "tests/thrown.h"
 #include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
 #include "twinkle/text/tokenizer_parts.h"
+#include "twinkle/text/tokenizer_save.h"
 
 namespace twinkle {
 namespace {
@@ -273,6 +275,34 @@ TEST(GgufPresets, CutAsTheFamiliesDo) {
     EXPECT_EQ(saved->encode("ab 12!? a"), t(name)->encode("ab 12!? a")) << name;
   }
   EXPECT_NE(thrown([&] { t("klingon"); }).find("unknown pre-tokenizer \"klingon\""), std::string::npos);
+}
+
+// The numbers of a JSON text as they are written, but for whole ones.
+std::vector<std::string> written_numbers(const std::string& text) {
+  std::vector<std::string> out;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') {
+      for (++at; text[at] != '"'; ++at) at += text[at] == '\\' ? 1 : 0;
+    } else if (text[at] == '-' || (text[at] >= '0' && text[at] <= '9')) {
+      const size_t end = text.find_first_not_of("-+.0123456789eE", at);
+      const std::string number = text.substr(at, end - at);
+      if (number.find('.') != std::string::npos) out.push_back(number);
+      at = end - 1;
+    }
+  }
+  return out;
+}
+
+// What reads the file takes -8.149978637695313 for another number than -8.149978637695312, although both are
+// nearest to one: the digits are those of the package's own writer.
+TEST(SavedTokenizer, ScoresHaveTheDigitsOfThePackagesFiles) {
+  const auto tokenizer = Tokenizer::load(test_data("tokenizers/t5-small"));
+  const std::string saved = tokenizer_file_text(*tokenizer);
+  const auto want = written_numbers(read_file(test_data("tokenizers/t5-small/tokenizer.json")));
+  EXPECT_EQ(want.size(), 32100u);
+  EXPECT_EQ(written_numbers(saved), want);
+  EXPECT_NE(saved.find("\n  \"version\": \"1.0\",\n"), std::string::npos);
+  EXPECT_EQ(Json::parse(saved), tokenizer->to_json());
 }
 
 }  // namespace

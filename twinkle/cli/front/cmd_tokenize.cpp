@@ -8,6 +8,7 @@
 #include "twinkle/cli/output.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/text/tokenizer_save.h"
 
 namespace twinkle::cli {
 namespace {
@@ -61,7 +62,7 @@ int decode_ids(const ParsedArgs& args, const Tokenizer& tokenizer) {
 int tokenize(const ParsedArgs& args) {
   const auto tokenizer = load_tokenizer(args);
   if (args.has("save")) {
-    write_file_atomic(args.get_string("save"), tokenizer->to_json().dump(2) + "\n");
+    write_file_atomic(args.get_string("save"), tokenizer_file_text(*tokenizer));
     if (!args.has("text") && !args.has("input") && !args.has("ids")) return 0;
   }
   if (args.has("ids")) return decode_ids(args, *tokenizer);
