@@ -109,7 +109,15 @@ TEST(RealData, CountsAreThoseOfTransformers) {
     EXPECT_EQ(trained, want.at("trained").get<int64_t>()) << set.name;
     EXPECT_EQ(longest, want.at("longest").get<int64_t>()) << set.name;
     EXPECT_EQ(static_cast<int64_t>(data.dropped().size()), want.at("dropped").get<int64_t>()) << set.name;
-    for (const auto& row : data.dropped()) EXPECT_NE(row.reason.find(" row "), std::string::npos);
+    int64_t too_long = 0, untrained = 0;
+    for (const auto& row : data.dropped()) {
+      EXPECT_NE(row.reason.find(" row "), std::string::npos);
+      too_long +=
+          row.reason.ends_with(": deleted by the template (max_length 1024, truncation_strategy delete)");
+      untrained += row.reason.ends_with(": no token of it is trained on (every label is masked)");
+    }
+    EXPECT_EQ(too_long, want.at("too_long").get<int64_t>()) << set.name;
+    EXPECT_EQ(untrained, want.at("untrained").get<int64_t>()) << set.name;
     const PackingDataset packed(data.take_features(), {.max_length = 4 * max_length});
     EXPECT_EQ(packed.num_tokens(), tokens) << set.name;
     // Bins are at least 98.5 % full, but for the last one.

@@ -1,8 +1,10 @@
 """Renders conversations with Jinja2 (set up as transformers does) and with our engine, and compares byte for byte.
 
-usage: jinja_parity.py RENDER_TOOL DATA_DIR [--update-cases]
-RENDER_TOOL is build/tests/text_render_tool, DATA_DIR holds chat-templates/. Needs the jinja2 package.
---update-cases writes what Jinja2 says into tests/text/jinja_cases.json. Prints "N renderings, D differences".
+usage: jinja_parity.py RENDER_TOOL DATA_DIR [--model FILE.gguf] [--update-cases]
+RENDER_TOOL is build/tests/text_render_tool, DATA_DIR holds chat-templates/; the template of FILE is compared too. Needs the
+jinja2 package, and gguf for FILE.
+--update-cases writes what Jinja2 says into tests/text/jinja_cases.json. Prints "N templates, R renderings,
+D differences".
 """
 import json
 import os
@@ -133,8 +135,13 @@ def main():
             f.write("[\n" + ",\n".join(json.dumps(c, ensure_ascii=False) for c in cases) + "\n]\n")
     rng = random.Random(7)
     contexts = [conversation(rng) for _ in range(300)]
+    templates = load_templates(data)
+    if "--model" in sys.argv:
+        from gguf import GGUFReader
+        path = sys.argv[sys.argv.index("--model") + 1]
+        templates[os.path.basename(path)] = GGUFReader(path).fields["tokenizer.chat_template"].contents()
     requests = [(name, {"template": source, "context": context, "now": NOW})
-                for name, source in load_templates(data).items() for context in contexts]
+                for name, source in templates.items() for context in contexts]
     requests += [("case", {"template": c["template"], "context": c.get("context", {}), "now": NOW})
                  for c in json.load(open(CASES))]
     answers = ask_ours(tool, [r for _, r in requests])
@@ -151,7 +158,8 @@ def main():
                 print("DIFFERENT", name, json.dumps(request["context"], ensure_ascii=False)[:600])
                 print("  ours  ", json.dumps(ours, ensure_ascii=False)[:1500])
                 print("  theirs", json.dumps(theirs, ensure_ascii=False)[:1500])
-    print("%d renderings (%d of them errors in both), %d differences" % (len(requests), failures, differences))
+    print("%d templates, %d renderings (%d of them errors in both), %d differences"
+          % (len(templates), len(requests), failures, differences))
     return 1 if differences else 0
 
 

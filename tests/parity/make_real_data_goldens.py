@@ -135,13 +135,15 @@ def messages(row):
 
 
 def count(name, rows, make, labels=True):
-    out = {"rows": len(rows), "tokens": 0, "trained": 0, "dropped": 0, "longest": 0}
+    out = {"rows": len(rows), "tokens": 0, "trained": 0, "dropped": 0, "too_long": 0, "untrained": 0, "longest": 0}
     for row in rows:
         conversations = make(row)
         ids = [encode(m, t, not labels) for m, t in conversations]
         learned = [trained(m, t) if labels else 1 for m, t in conversations]
-        if any(len(i) > MAX for i in ids) or not all(learned):
+        too_long = any(len(i) > MAX for i in ids)
+        if too_long or not all(learned):
             out["dropped"] += 1
+            out["too_long" if too_long else "untrained"] += 1
             continue
         out["tokens"] += sum(map(len, ids))
         out["trained"] += sum(learned) if labels else 0
@@ -153,7 +155,7 @@ def count(name, rows, make, labels=True):
 def texts(name, rows):
     ids = [TOKENIZER.encode(row["text"]) for row in rows]
     out = {"rows": len(rows), "tokens": sum(map(len, ids)), "trained": sum(len(i) - 1 for i in ids), "dropped": 0,
-           "longest": max(map(len, ids))}
+           "too_long": 0, "untrained": 0, "longest": max(map(len, ids))}
     print(name, out)
     return out
 

@@ -21,7 +21,7 @@ TEST(JinjaParity, RendersAsJinja2Does) {
   const std::string command = "'" + python +
                               "' '" TWINKLE_SOURCE_DIR "/tests/parity/jinja_parity.py' '" TWINKLE_BINARY_DIR
                               "/tests/text_render_tool' '" +
-                              data + "' 2>&1";
+                              data + "' --model '" + test::smollm2() + "' 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::string output;
