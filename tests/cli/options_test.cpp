@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "tests/thrown.h"
+#include "tests/tiny_model.h"
 #include "twinkle/cli/command.h"
 #include "twinkle/cli/inspect.h"
 #include "twinkle/core/error.h"
@@ -266,6 +267,27 @@ TEST(Commands, FiltersLeaveRowsOut) {
             "[command line] 'filter_options': 'DedupFilter' is not among --filters");
   EXPECT_EQ(error_of("sft", sft({"--streaming", "--filters", "DedupFilter"})),
             "[command line] 'filters': look at all rows (--streaming)");
+  EXPECT_EQ(error_of("sft", sft({"--streaming", "--dropped-log", "log"})),
+            "[command line] 'dropped_log': lists rows of data that are read before the run (--streaming)");
+}
+
+TEST(Commands, FiltersThatCountTakeTheRunsTokenizer) {
+  const test::TempDir dir;
+  test::write_tiny_model(dir / "model");  // a byte is a token
+  test::write_text(dir / "words" + "/tokenizer.json", test::byte_tokenizer({}).dump());
+  test::write_text(
+      dir / "rows.jsonl",
+      "{\"query\": \"q\", \"response\": \"12345\"}\n{\"query\": \"q\", \"response\": \"1234567\"}\n");
+  const auto rows = [&](const std::string& options, std::vector<std::string> more = {}) {
+    std::vector<std::string> argv = {"--model-id", dir / "model",    "--dataset-id",     dir / "rows.jsonl",
+                                     "--filters",  "TokenNumFilter", "--filter-options", options};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return load_dataset(parse("sft", argv)).size();
+  };
+  EXPECT_EQ(rows(R"({"TokenNumFilter": {"min_num": 6}})"), 1);
+  EXPECT_EQ(rows(R"({"TokenNumFilter": {"min_num": 5}})", {"--tokenizer-id", dir / "words"}), 2);
+  EXPECT_HAS(test::thrown([&] { rows(R"({"TokenNumFilter": {"hf_tokenizer": "none"}})"); }, test::kAnyKind),
+             "none");
 }
 
 }  // namespace

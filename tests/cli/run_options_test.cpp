@@ -493,5 +493,64 @@ TEST_F(RunOptions, CsvWithOtherColumnsHasTheBitsOfJsonl) {
       << ran.err;
 }
 
+// The run's own model judges the answers, and what is left out is on record.
+TEST_F(RunOptions, FilteredRowsAreInTheDroppedLog) {
+  const auto log_of = [&](const std::string& name, const std::string& options) {
+    const Ran ran = sft(name, {"--filters", "ScoreFilter", "--filter-options", options, "--dropped-log",
+                               root_ + "/" + name + ".jsonl", "--max-steps", "1", "--eval-dataset-id",
+                               root_ + "/rows.jsonl"});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    std::vector<Json> lines;
+    const std::string text = read_file(root_ + "/" + name + ".jsonl");
+    for (size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1)
+      lines.push_back(Json::parse(text.substr(begin, text.find('\n', begin) - begin)));
+    return lines;
+  };
+  EXPECT_TRUE(log_of("all", R"({"ScoreFilter": {"scorers": ["SIFDScorer"]}})").empty());
+  // What the model gives each answer, by twinkle score: of the answer's tokens from the second on.
+  std::vector<double> perplexity;
+  std::string wanted;
+  for (int i = 0; i < 10; ++i) {
+    const std::string prompt =
+        "<|im_start|>user\nquestion " + std::to_string(i) + "<|im_end|>\n<|im_start|>assistant\n";
+    const std::string answer(static_cast<size_t>(3 + 5 * i % 17), 'a');
+    std::vector<int> ids;
+    for (size_t at = 0; at < prompt.size();) {
+      const bool start = prompt.compare(at, 12, "<|im_start|>") == 0,
+                 end = prompt.compare(at, 10, "<|im_end|>") == 0;
+      ids.push_back(start ? 257 : end ? 258 : static_cast<unsigned char>(prompt[at]));
+      at += start ? 12 : end ? 10 : 1;
+    }
+    for (const char c : answer) ids.push_back(c);
+    wanted += Json{{"tokens", ids}}.dump() + "\n";
+  }
+  write_text(root_ + "/score.jsonl", wanted);
+  const Ran scored =
+      run_program("twinkle", {"score", "--model-id", model(), "--input", root_ + "/score.jsonl"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  for (size_t begin = 0, i = 0; begin < scored.out.size(); begin = scored.out.find('\n', begin) + 1, ++i) {
+    const Json line = Json::parse(scored.out.substr(begin, scored.out.find('\n', begin) - begin));
+    const size_t size = 3 + 5 * i % 17;
+    if (size < 6) continue;  // not judged
+    double sum = 0;
+    for (size_t k = 0; k + 1 < size; ++k)
+      sum += line.at("logprobs")[line.at("logprobs").size() - 1 - k].get<double>();
+    perplexity.push_back(std::exp(-sum / static_cast<double>(size - 1)));
+  }
+  ASSERT_EQ(perplexity.size(), 8u);
+  std::vector<double> sorted = perplexity;
+  std::sort(sorted.begin(), sorted.end());
+  const double most = (sorted[3] + sorted[4]) / 2;
+  const std::vector<Json> log = log_of(
+      "half",
+      Json{{"ScoreFilter", {{"scorers", Json::array({Json{{"PerplexityScorer", {{"max_ppl", most}}}}})}}}}
+          .dump());
+  ASSERT_EQ(log.size(), 8u);  // four rows to train on and, of the same file, four to evaluate on
+  EXPECT_EQ(log[0].at("step"), "ScoreFilter");
+  EXPECT_EQ(log[0].at("drop_reason"), "score_all_rounds_failed");
+  EXPECT_TRUE(log[0].at("row").contains("response"));
+  EXPECT_EQ(log[4].at("row"), log[0].at("row"));
+}
+
 }  // namespace
 }  // namespace twinkle

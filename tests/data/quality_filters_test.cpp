@@ -1,27 +1,10 @@
 // Quality filters: what each drops and keeps, with upstream's reasons, and what they do to a data set.
 #include "twinkle/data/quality_filter.h"
 
-#include "tests/data/data_testing.h"
-#include "tests/thrown.h"
+#include "tests/data/filter_testing.h"
 
 namespace twinkle {
 namespace {
-
-Json said(const char* role, const std::string& content) { return {{"role", role}, {"content", content}}; }
-Trajectory talk(const std::string& question, const std::string& answer) {
-  return {.messages = Json::array({said("user", question), said("assistant", answer)})};
-}
-const std::string kQuestion = "How do I boil an egg?";
-const std::string kAnswer =
-    "Put the egg into boiling water, wait for eight minutes, and then cool it down under running water.";
-
-std::string reason(const std::string& name, const Trajectory& conversation, const Json& options = nullptr) {
-  return Registry<QualityFilter>::create(name, options)->drop_reason(conversation);
-}
-Json edited(const std::string& name, Trajectory conversation, const Json& options = nullptr) {
-  Registry<QualityFilter>::create(name, options)->edit(&conversation);
-  return conversation.messages;
-}
 
 TEST(QualityFilters, HardFilter) {
   EXPECT_EQ(reason("HardFilter", talk(kQuestion, kAnswer)), "");
@@ -56,21 +39,57 @@ TEST(QualityFilters, MessageSanityFilter) {
   EXPECT_EQ(reason("MessageSanityFilter",
                    of(Json::array({said("user", "a"), said("user", "b"), said("assistant", "c")}))),
             "check_role_order");
+  EXPECT_EQ(reason("MessageSanityFilter", of(Json::array())), "invalid_messages");
   EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, kAnswer), {{"max_msg_chars", 40}}),
-            "invalid_messages");
-  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, kAnswer), {{"extra_sensitive_words", {"BOILING"}}}),
-            "filter_sensitive");
+            "check_content_integrity");
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, kAnswer), {{"min_turns", 3}}),
+            "check_content_integrity");
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, " ")), "check_content_integrity");
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, " "), {{"check_content_integrity", false}}), "");
+  // Answers in another language than the questions; short ones say little.
+  const std::string chinese = "把鸡蛋放进开水里煮八分钟然后用冷水冲凉即可食用请注意不要烫伤";
+  EXPECT_EQ(reason("MessageSanityFilter", talk("鸡蛋怎么煮?", kAnswer)), "check_lang_match");
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, chinese + chinese)), "check_lang_match");
+  EXPECT_EQ(reason("MessageSanityFilter", talk("鸡蛋怎么煮?", chinese + chinese)), "");
+  EXPECT_EQ(reason("MessageSanityFilter", talk("鸡蛋怎么煮?", "In water.")), "");
+  EXPECT_EQ(reason("MessageSanityFilter", talk("鸡蛋怎么煮?", kAnswer), {{"check_lang_match", false}}), "");
   Json call = said("assistant", ""), result = said("tool", "42");
   call["tool_calls"] = Json::array({{{"id", "c1"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}});
   result["tool_call_id"] = "c1";
-  const Json whole = Json::array({said("user", "q"), call, result, said("assistant", "42")});
+  const Json whole = Json::array({said("user", "q"), call, result, said("assistant", kAnswer)});
   EXPECT_EQ(reason("MessageSanityFilter", of(whole)), "");
+  Json terse = whole;
+  terse[3]["content"] = "42";
+  EXPECT_EQ(reason("MessageSanityFilter", of(terse)), "check_agent_min_visible");
+  EXPECT_EQ(reason("MessageSanityFilter", of(terse), {{"min_agent_visible_chars", 2}}), "");
+  Json unsound = whole;
+  unsound[1]["tool_calls"][0]["function"]["arguments"] = "{";
+  EXPECT_EQ(reason("MessageSanityFilter", of(unsound)), "check_content_integrity");
+  unsound[1]["tool_calls"][0]["function"] = {{"name", "no name"}, {"arguments", "{}"}};
+  EXPECT_EQ(reason("MessageSanityFilter", of(unsound)), "check_content_integrity");
   Json other = whole;
   other[2]["tool_call_id"] = "c2";
   EXPECT_EQ(reason("MessageSanityFilter", of(other)), "check_tool_matching");
   EXPECT_EQ(edited("MessageSanityFilter",
                    of(Json::array({said("user", "a"), said("assistant", "b"), said("user", "c")}))),
             talk("a", "b").messages);
+}
+
+TEST(QualityFilters, SensitiveWordsAreWholeWords) {
+  const auto with = [](const Json& words) -> Json { return {{"extra_sensitive_words", words}}; };
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, kAnswer), with({"BOILING"})), "filter_sensitive");
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, kAnswer), with({"boil"})), "filter_sensitive");
+  EXPECT_EQ(reason("MessageSanityFilter", talk("hello", kAnswer), with({"boil"})), "");
+  EXPECT_EQ(reason("MessageSanityFilter", talk("鸡蛋怎么煮", "煮"), with({"怎么"})), "filter_sensitive");
+  const test::TempDir dir;
+  test::write_text(dir / "words.txt", "# a list\r\n\n  Minutes \r\n");
+  const Json list = {{"sensitive_words_file", dir / "words.txt"}};
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, kAnswer), list), "filter_sensitive");
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, "a list"), list), "");
+  Json off = list;
+  off["filter_sensitive"] = false;
+  EXPECT_EQ(reason("MessageSanityFilter", talk(kQuestion, kAnswer), off), "");
+  EXPECT_HAS(refused("MessageSanityFilter", {{"sensitive_words_file", dir / "none.txt"}}), "none.txt");
 }
 
 TEST(QualityFilters, RefuseFilter) {
@@ -159,6 +178,80 @@ TEST(QualityFilters, DropRowsOfADataSet) {
   EXPECT_EQ(test::thrown([&] { poor.quality_filter("HardFilter"); }),
             "[dataset] HardFilter leaves out 1 of 1 rows (1 trivial_single_turn); the first: row 1: "
             "HardFilter: trivial_single_turn");
+}
+
+std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> out;
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    out.push_back(Json::parse(text.substr(at, text.find('\n', at) - at)));
+  return out;
+}
+
+TEST(QualityFilters, EveryRowThatIsLeftOutIsInTheLog) {
+  const test::TempDir dir;
+  test::write_text(dir / "rows.jsonl", R"({"query": "hi", "response": "x"}
+{"query": "How do I boil an egg?", "response": 5}
+{"query": 
+{"query": "How do I boil an egg?", "response": "In water, for eight minutes."}
+{"query": "How do I fry an egg?", "response": "In a pan, with oil."}
+)");
+  Dataset data(DatasetMeta{.dataset_id = dir / "rows.jsonl"});
+  data.map("QueryResponseProcessor");
+  data.filter([](const Row& row) { return row.at("query") != "How do I fry an egg?"; });
+  data.quality_filter("HardFilter", {{"min_assistant_chars_2turn", 20}});
+  ByteTemplate bytes;
+  data.encode(bytes, BadRows::kDrop);
+  data.encode(bytes, BadRows::kDrop);  // what an earlier one left out is not said twice
+  const std::vector<Json> log = lines_of(dir.cut(data.dropped_log()));
+  ASSERT_EQ(log.size(), 4u);
+  EXPECT_EQ(
+      log[0],
+      Json::parse(R"({"step": "filter", "drop_reason": "the filter says no", "place": "rows.jsonl row 5",
+      "row": {"query": "How do I fry an egg?", "response": "In a pan, with oil."}})"));
+  EXPECT_EQ(log[1], Json::parse(R"({"step": "HardFilter", "drop_reason": "trivial_single_turn",
+      "place": "rows.jsonl row 1", "row": {"query": "hi", "response": "x"}})"));
+  EXPECT_EQ(log[2],
+            Json::parse(R"({"step": "encode", "drop_reason": "expected a string in 'response', got number 5",
+      "place": "rows.jsonl row 2", "row": {"query": "How do I boil an egg?", "response": 5}})"));
+  EXPECT_EQ(log[3].at("place"), "rows.jsonl row 3");
+  EXPECT_EQ(log[3].at("row"), nullptr);
+  EXPECT_EQ(data.features().size(), 1u);
+}
+
+// A filter of the program's own, and one that judges many conversations together.
+TEST(QualityFilters, OwnFilters) {
+  class Polite : public QualityFilter {
+   public:
+    std::string drop_reason(const Trajectory& c) const override {
+      return quality::texts_of(c, "user").find("please") == std::string::npos ? "rude" : "";
+    }
+  };
+  class Shortest : public QualityFilter {
+   public:
+    class Ranks : public Judge {
+     public:
+      std::vector<std::string> drop_reasons(std::span<const Trajectory> all) override {
+        std::vector<std::string> out;
+        for (const Trajectory& c : all)
+          out.push_back(quality::texts_of(c, "assistant").size() > 2 ? "long" : "");
+        return out;
+      }
+    };
+    std::unique_ptr<Judge> start_judging() const override { return std::make_unique<Ranks>(); }
+  };
+  std::vector<Row> rows;
+  for (int i = 0; i < 200; ++i) {
+    rows.push_back({{"query", i % 2 == 0 ? "please" : "now"},
+                    {"response", std::string(static_cast<size_t>(1 + i % 4), 'x')}});
+  }
+  rows.push_back({{"query", 1}, {"response", "x"}});
+  Dataset data(DatasetMeta{.data = rows});
+  data.map("QueryResponseProcessor");
+  data.quality_filter(std::make_shared<Polite>(), "Polite");
+  EXPECT_EQ(data.size(), 101);  // and the row that cannot be read
+  data.quality_filter(std::make_shared<Shortest>(), "Shortest");
+  EXPECT_EQ(data.size(), 51);
+  EXPECT_EQ(data.filtered().back().reason, "row 199: Shortest: long");
 }
 
 }  // namespace

@@ -126,8 +126,13 @@ ArgGroup dataset_args() {
           "Leave out conversations that are not worth learning from, filter after filter; see twinkle list "
           "filter.",
           {.value = "NAMES"}),
-      option("filter_options", kJson, nullptr,
-             "Parameters of the filters, as a JSON object: {\"HardFilter\": {\"max_rounds\": 20}}."),
+      option(
+          "filter_options", kJson, nullptr,
+          "Parameters of the filters, as a JSON object: {\"HardFilter\": {\"max_rounds\": 20}}. Those that "
+          "count or score take the run's tokenizer and model."),
+      option("dropped_log", kString, nullptr,
+             "File that gets every row that is left out, with the reason, as JSON lines.",
+             {.aliases = {"dropped_log_path"}, .value = "FILE"}),
       option("bad_rows", kString, "raise", "Stop at a row that cannot be used, or drop it and count it.",
              {.choices = {"raise", "drop"}}),
       option("text_split", kString, "file", "Rows of a .txt file: the whole file, each paragraph, each line.",

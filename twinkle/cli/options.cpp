@@ -64,6 +64,21 @@ void with_mapping(const ParsedArgs& args, const Fn& fn) {
   }
 }
 
+// What is asked of a filter. One that reads a tokenizer or a model takes the run's own where none is named.
+Json options_of_filter(const ParsedArgs& args, const std::string& name) {
+  const Json all = args.has("filter_options") ? args.get("filter_options") : Json::object();
+  Json options = all.value(name, Json::object());
+  if (!options.is_object()) return options;
+  const std::string model = text_of(args, "model_id"), tokenizer = text_of(args, "tokenizer_id");
+  for (const ParamSpec& param : Catalog::instance().info("filter", name).params) {
+    if (options.contains(param.name)) continue;
+    if (param.name == "model_id" && !model.empty()) options["model_id"] = model;
+    const std::string& counts = tokenizer.empty() ? model : tokenizer;
+    if (param.name == "hf_tokenizer" && !counts.empty()) options["hf_tokenizer"] = counts;
+  }
+  return options;
+}
+
 // Rows for evaluation may have the names already.
 Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std::string& slice,
                      bool for_evaluation = false) {
@@ -74,9 +89,8 @@ Dataset open_dataset(const ParsedArgs& args, const std::string& path, const std:
   Dataset data(meta);
   with_mapping(args, [&](const Json& names) { data.rename_columns(names, -1, /*may_lack=*/for_evaluation); });
   data.map(text_of(args, "preprocessor"), preprocessor_options(args));
-  const Json options = args.has("filter_options") ? args.get("filter_options") : Json::object();
   for (const std::string& name : string_list(args, "filters"))
-    data.quality_filter(name, options.value(name, Json()));
+    data.quality_filter(name, options_of_filter(args, name));
   return data;
 }
 
@@ -89,6 +103,7 @@ void check_reading(const ParsedArgs& args) {
   const bool streaming = args.get_bool("streaming"), lazy = args.get_bool("lazy");
   only_with(args, "lazy", !lazy || !streaming, "excludes --streaming, which encodes rows as they come, too");
   only_with(args, "filters", !streaming, "look at all rows (--streaming)");
+  only_with(args, "dropped_log", !streaming, "lists rows of data that are read before the run (--streaming)");
   only_with(args, "data_slice", !streaming, "a stream has no row numbers (--streaming)");
   only_with(args, "num_train_epochs", !streaming,
             "how long a stream is, is not known (--streaming); give --max-steps or --train-samples");

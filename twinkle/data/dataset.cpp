@@ -504,6 +504,9 @@ void Dataset::filter(const std::function<bool(const Row&)>& keep, int source) {
       throw invalid_argument(at_place(place_of(*each, bad.begin()->first), bad.begin()->second));
     if (std::find(kept.begin(), kept.end(), 1) == kept.end())
       throw invalid_argument("[dataset] the filter leaves no row of '" + each->name + "'");
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (kept[i] == 0) note_left_out("filter", *each, static_cast<int64_t>(i), "the filter says no");
+    }
     keep_rows(each, kept, "filter");
   }
 }

@@ -85,6 +85,8 @@ struct MixOptions {
       "first_exhausted";  // or "all_exhausted": sources that end begin again until all have
 };
 
+class QualityFilter;
+
 class Dataset {
  public:
   explicit Dataset(const DatasetMeta& meta);
@@ -121,6 +123,8 @@ class Dataset {
   /// edits is edited whenever a row is used. notes() counts the reasons. Rows that the preprocessor refuses
   /// stay, so that encode() reports them. After map(), before encode() and before mixing.
   void quality_filter(const std::string& name, const Json& options = nullptr, int source = -1);
+  /// One of the caller's own, called `name` in what is said of it.
+  void quality_filter(std::shared_ptr<const QualityFilter> filter, const std::string& name, int source = -1);
   /// The rows that quality filters left out, with their reasons.
   const std::vector<DroppedRow>& filtered() const { return filtered_; }
 
@@ -164,6 +168,10 @@ class Dataset {
   /// Moves the features out as samples: the parts of a row stay together.
   std::shared_ptr<const SampleSource> take_samples();
   const std::vector<DroppedRow>& dropped() const { return dropped_; }
+  /// Every row that was left out, one JSON object a line: {"step", "drop_reason", "place", "row"}. step is
+  /// the filter, "filter" for a function, "check" or "encode"; row is as it was read, null when it cannot be;
+  /// "partial": true when only parts of it are left out.
+  std::string dropped_log() const;
   /// SHA-256 over the SHA-256 of each row's bytes as loaded (slice applied); part of a run's manifest.
   const std::string& content_hash() const { return content_hash_; }
   const std::string& name() const { return name_; }
@@ -194,6 +202,16 @@ class Dataset {
   Row row_of(const Source& source, int64_t row) const;
   std::string place_of(const Source& source, int64_t row) const;
   void hash_sources();
+  struct LeftOut {
+    std::string step, reason, place;
+    std::ptrdiff_t source = 0;
+    RowRef ref;
+    bool partial = false;
+  };
+  void apply_filter(std::shared_ptr<const QualityFilter> filter, const std::string& name,
+                    const std::string& key, int source);
+  void note_left_out(const std::string& step, const Source& source, int64_t row, std::string reason,
+                     bool partial = false);
   void keep_rows(Source* source, const std::vector<char>& kept, const std::string& what);
   void guess(Source* source, const Json& options);
   Row saved_row(int64_t index) const;
@@ -207,6 +225,7 @@ class Dataset {
   std::vector<int64_t> feature_rows_;
   std::vector<std::string> feature_parts_;
   std::vector<DroppedRow> dropped_, filtered_;
+  std::vector<LeftOut> left_out_;
   std::vector<std::string> notes_;
 };
 

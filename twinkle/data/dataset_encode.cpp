@@ -113,6 +113,7 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
   feature_rows_.clear();
   feature_parts_.clear();
   dropped_.clear();
+  std::erase_if(left_out_, [](const LeftOut& row) { return row.step == "encode"; });
   EncodedData cached;
   const std::string key = cache_folder.empty() ? "" : cache_key(tmpl, bad_rows, add_generation_prompt);
   if (!key.empty() && load_encoded(cache_folder, key, &cached)) {
@@ -125,6 +126,8 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
       const auto& [row, was] = cached.dropped_at[i];
       if (dropped_[i].reason.starts_with(was))
         dropped_[i].reason = place(row) + dropped_[i].reason.substr(was.size());
+      const auto [source, at_row] = at(row);
+      note_left_out("encode", *source, at_row, dropped_[i].reason, dropped_[i].partial);
     }
     for (size_t i = 0; i < features_.size(); ++i) features_[i].origin = place(feature_rows_[i]);
     notes_.push_back("encoded rows taken from '" + cache_folder + "'");
@@ -147,6 +150,7 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
       dropped_.push_back({source->loaded_index[static_cast<size_t>(at_row)],
                           at_place(place(i), reason).substr(kPrefix.size()), !row.features.empty()});
       cached.dropped_at.emplace_back(i, place(i));
+      note_left_out("encode", *source, at_row, dropped_.back().reason, dropped_.back().partial);
     }
     for (size_t k = 0; k < row.features.size(); ++k) {
       features_.push_back(std::move(row.features[k]));
@@ -202,6 +206,7 @@ void Dataset::check(const Template& tmpl) {
   for (const auto& [i, reason] : bad) reasons[static_cast<size_t>(i)] = reason;
   // Nothing changes before it is known that something is left of every source.
   std::vector<DroppedRow> dropped;
+  std::vector<std::pair<const Source*, int64_t>> dropped_at;
   std::vector<Source> left;
   size_t at_row = 0;
   for (const Source& source : sources_) {
@@ -219,6 +224,7 @@ void Dataset::check(const Template& tmpl) {
       const std::string where = place_of(source, static_cast<int64_t>(i));
       dropped.push_back(
           {source.loaded_index[i], at_place(where, reasons[at_row]).substr(kPrefix.size()), false});
+      dropped_at.emplace_back(&source, static_cast<int64_t>(i));
     }
     if (kept.refs.empty()) {
       throw invalid_argument("[dataset] none of the rows of '" + source.name + "' can be encoded\n  " +
@@ -227,6 +233,8 @@ void Dataset::check(const Template& tmpl) {
     if (kept.refs.size() < source.refs.size()) kept.edits_key += "check" + sha256_hex(key);
     left.push_back(std::move(kept));
   }
+  for (size_t k = 0; k < dropped.size(); ++k)
+    note_left_out("check", *dropped_at[k].first, dropped_at[k].second, dropped[k].reason);
   sources_ = std::move(left);
   dropped_ = std::move(dropped);
 }

@@ -1,4 +1,5 @@
-// Filters of whole conversations over a data set.
+// Rows that filters leave out, and the list of all rows that were left out.
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +13,41 @@
 namespace twinkle {
 
 using dataset_internal::dump;
+
+namespace {
+
+// Conversations that a judge gets at once.
+constexpr size_t kJudgedTogether = 64;
+
+struct Verdict {
+  std::string reason, key;
+  size_t size = 0;
+  std::vector<Trajectory> conversations;  // for a judge
+};
+
+// What a judge says of rows [begin, end).
+void judge_rows(QualityFilter::Judge* judge, std::vector<Verdict>* verdicts, size_t begin, size_t end) {
+  std::vector<Trajectory> all;
+  std::vector<size_t> row_of;
+  for (size_t i = begin; i < end; ++i) {
+    for (Trajectory& conversation : (*verdicts)[i].conversations) {
+      all.push_back(std::move(conversation));
+      row_of.push_back(i);
+    }
+    (*verdicts)[i].conversations.clear();
+  }
+  if (all.empty()) return;
+  std::vector<std::string> reasons = judge->drop_reasons(all);
+  if (reasons.size() != all.size())
+    throw invalid_argument("[dataset] a filter judged " + std::to_string(reasons.size()) + " of " +
+                           std::to_string(all.size()) + " conversations");
+  for (size_t k = 0; k < all.size(); ++k) {
+    std::string& reason = (*verdicts)[row_of[k]].reason;
+    if (reason.empty()) reason = std::move(reasons[k]);
+  }
+}
+
+}  // namespace
 
 void Dataset::keep_rows(Source* source, const std::vector<char>& kept, const std::string& what) {
   size_t left = 0;
@@ -28,13 +64,18 @@ void Dataset::keep_rows(Source* source, const std::vector<char>& kept, const std
 }
 
 void Dataset::quality_filter(const std::string& name, const Json& options, int source) {
+  apply_filter(Registry<QualityFilter>::create(name, options), name, name + dump(options), source);
+}
+
+void Dataset::quality_filter(std::shared_ptr<const QualityFilter> filter, const std::string& name,
+                             int source) {
+  apply_filter(std::move(filter), name, "", source);
+}
+
+void Dataset::apply_filter(std::shared_ptr<const QualityFilter> filter, const std::string& name,
+                           const std::string& key, int source) {
   if (!feature_rows_.empty()) throw conflict("[dataset] quality_filter after encode; filter first");
   if (!mixed_.empty()) throw conflict("[dataset] quality_filter after mix_dataset; filter first");
-  const std::shared_ptr<const QualityFilter> filter = Registry<QualityFilter>::create(name, options);
-  struct Verdict {
-    std::string reason, key;
-    size_t size = 0;
-  };
   for (Source* each : chosen(source, "quality_filter")) {
     if (!each->map) guess(each, nullptr);
     each->map = [before = each->map, filter](const Row& row) {
@@ -42,20 +83,34 @@ void Dataset::quality_filter(const std::string& name, const Json& options, int s
       for (Part& part : parts) filter->edit(&part.trajectory);
       return parts;
     };
-    if (!each->map_key.empty()) each->map_key += name + dump(options);
+    const std::unique_ptr<QualityFilter::Judge> judge = filter->start_judging();
     std::vector<Verdict> verdicts(each->refs.size());
-    // Rows that cannot be read have no verdict and stay: encode() reports them.
-    dataset_internal::each_row(static_cast<int64_t>(verdicts.size()), BadRows::kDrop, [&](int64_t i) {
+    const auto look_at = [&](int64_t i) {
       Verdict verdict;
-      for (const Part& part : each->map(row_of(*each, i))) {
-        verdict.reason = filter->drop_reason(part.trajectory);
-        if (!verdict.reason.empty()) break;
-        const std::string key = filter->key(part.trajectory);
-        if (!key.empty()) verdict.size += dump(part.trajectory.messages).size();
-        verdict.key += key;
+      const Row row = row_of(*each, i);
+      verdict.reason = filter->row_drop_reason(row);
+      if (verdict.reason.empty()) {
+        for (Part& part : each->map(row)) {
+          if (!judge) verdict.reason = filter->drop_reason(part.trajectory);
+          if (!verdict.reason.empty()) break;
+          const std::string likeness = filter->key(part.trajectory);
+          if (!likeness.empty()) verdict.size += dump(part.trajectory.messages).size();
+          verdict.key += likeness;
+          if (judge) verdict.conversations.push_back(std::move(part.trajectory));
+        }
       }
       verdicts[static_cast<size_t>(i)] = std::move(verdict);
-    });
+    };
+    // Rows that cannot be read have no verdict and stay: encode() reports them.
+    const size_t step = judge ? kJudgedTogether : std::max<size_t>(1, verdicts.size());
+    for (size_t begin = 0; begin < verdicts.size(); begin += step) {
+      const size_t end = std::min(begin + step, verdicts.size());
+      dataset_internal::each_row(static_cast<int64_t>(end - begin), BadRows::kDrop,
+                                 [&](int64_t i) { look_at(static_cast<int64_t>(begin) + i); });
+      if (judge) judge_rows(judge.get(), &verdicts, begin, end);
+    }
+    // What a filter of the caller does is not known, nor what the rows are mapped by when that is not.
+    each->map_key = key.empty() || each->map_key.empty() ? "" : each->map_key + key + filter->edits_key();
     std::unordered_map<std::string, size_t> longest;
     for (size_t i = 0; i < verdicts.size(); ++i) {
       if (!verdicts[i].reason.empty() || verdicts[i].key.empty()) continue;
@@ -72,8 +127,9 @@ void Dataset::quality_filter(const std::string& name, const Json& options, int s
       if (reason.empty()) continue;
       kept[i] = 0;
       ++counts[reason];
-      filtered_.push_back({each->loaded_index[i],
-                           place_of(*each, static_cast<int64_t>(i)) + ": " + name + ": " + reason, false});
+      const std::string place = place_of(*each, static_cast<int64_t>(i));
+      filtered_.push_back({each->loaded_index[i], place + ": " + name + ": " + reason, false});
+      left_out_.push_back({name, reason, place, each - sources_.data(), each->refs[i], false});
     }
     if (counts.empty()) continue;
     std::string text;
@@ -85,6 +141,31 @@ void Dataset::quality_filter(const std::string& name, const Json& options, int s
     if (filtered_.size() - before == verdicts.size()) throw invalid_argument("[dataset] " + notes_.back());
     keep_rows(each, kept, "quality");
   }
+}
+
+void Dataset::note_left_out(const std::string& step, const Source& source, int64_t row, std::string reason,
+                            bool partial) {
+  std::string place = place_of(source, row);
+  if (const std::string prefix = place + ": "; reason.starts_with(prefix)) reason.erase(0, prefix.size());
+  left_out_.push_back({step, std::move(reason), std::move(place), &source - sources_.data(),
+                       source.refs[static_cast<size_t>(row)], partial});
+}
+
+std::string Dataset::dropped_log() const {
+  std::string out;
+  for (const LeftOut& row : left_out_) {
+    Json line = {{"step", row.step}, {"drop_reason", row.reason}, {"place", row.place}, {"row", nullptr}};
+    if (row.partial) line["partial"] = true;
+    const Source& source = sources_[static_cast<size_t>(row.source)];
+    try {
+      line["row"] =
+          row.ref.file < 0 ? source.memory[static_cast<size_t>(row.ref.begin)] : source.files->parse(row.ref);
+    } catch (const Error& e) {  // it was left out for what it is
+      if (e.kind() != ErrorKind::kInvalidArgument) throw;
+    }
+    out += dump(line) + "\n";
+  }
+  return out;
 }
 
 }  // namespace twinkle

@@ -1,10 +1,10 @@
-// Filters by the shape of a conversation: lengths, roles, tools, likeness.
+// What filters share, and those by the size of a conversation and by its likeness to others.
 #include "twinkle/data/quality_filter.h"
 
 #include <algorithm>
-#include <set>
 
 #include "twinkle/core/files.h"
+#include "twinkle/data/preprocessor_columns.h"
 #include "twinkle/text/unicode.h"
 
 namespace twinkle {
@@ -61,15 +61,9 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-}  // namespace quality
-
-namespace {
-
-using namespace quality;  // NOLINT: the helpers of every filter
-
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
-bool is_mostly_cjk(std::string_view raw) {
+double cjk_share(std::string_view raw) {
   const std::string text = unicode::replace_invalid(raw);
   int64_t cjk = 0, all = 0;
   for (size_t at = 0; at < text.size(); at += unicode::char_bytes(text[at])) {
@@ -78,8 +72,52 @@ bool is_mostly_cjk(std::string_view raw) {
     ++all;
     cjk += unicode::is_cjk(c) || (c >= 0x3040 && c <= 0x30FF) || (c >= 0xAC00 && c <= 0xD7A3) ? 1 : 0;
   }
-  return 2 * cjk > all;
+  return all == 0 ? 0.0 : static_cast<double>(cjk) / static_cast<double>(all);
 }
+
+std::string texts_of(const Trajectory& conversation, std::string_view role) {
+  std::string out;
+  bool first = true;
+  for (const Json& message : conversation.messages) {
+    if (role_of(message) != role) continue;
+    if (!first) out += " ";
+    out += text_of(message);
+    first = false;
+  }
+  return out;
+}
+
+Json user_data_of(const Trajectory& conversation, const std::string& key) {
+  for (const Json& pair : conversation.user_data) {
+    if (!pair.is_array() || pair.size() != 2 || pair[0] != key) continue;
+    if (!pair[1].is_string()) return pair[1];
+    const Json value = Json::parse(pair[1].get_ref<const std::string&>(), nullptr, false);
+    return value.is_discarded() ? Json() : value;
+  }
+  return nullptr;
+}
+
+void set_user_data(Trajectory* conversation, const std::string& key, const Json& value) {
+  Json pairs = Json::array();
+  for (const Json& pair : conversation->user_data) {
+    if (!pair.is_array() || pair.empty() || pair[0] != key) pairs.push_back(pair);
+  }
+  if (!value.is_null()) pairs.push_back(columns::user_data_pair(key, value));
+  conversation->user_data = std::move(pairs);
+}
+
+bool uses_tools(const Trajectory& conversation) {
+  for (const Json& message : conversation.messages) {
+    if (role_of(message) == "tool" || has_calls(message)) return true;
+  }
+  return false;
+}
+
+}  // namespace quality
+
+namespace {
+
+using namespace quality;  // NOLINT: the helpers of every filter
 
 std::vector<std::string> lowered(const Options& options, const char* name) {
   std::vector<std::string> out;
@@ -102,7 +140,7 @@ class HardFilter : public QualityFilter {
 
   std::string drop_reason(const Trajectory& conversation) const override {
     int64_t users = 0, assistants = 0, total = 0, round = 0, longest_round = 0, answer = 0, thinking = 0;
-    bool answered = false, agent = false;
+    bool answered = false;
     std::string question;
     for (const Json& message : conversation.messages) {
       const std::string role = role_of(message);
@@ -119,12 +157,10 @@ class HardFilter : public QualityFilter {
         round = 0;
       } else if (role == "assistant") {
         ++assistants;
-        agent = agent || has_calls(message);
         answered = answered || !is_blank(rest) || !is_blank(thought) || has_calls(message);
         answer = count_chars(rest);
         thinking = count_chars(thought);
       }
-      agent = agent || role == "tool";
       total += size;
       round += size;
       longest_round = std::max(longest_round, round);
@@ -134,8 +170,8 @@ class HardFilter : public QualityFilter {
     if (max_round_ > 0 && longest_round > max_round_) return "round_too_long";
     if (max_total_ > 0 && total > max_total_) return "total_too_long";
     if (max_rounds_ > 0 && users > max_rounds_) return "too_many_rounds";
-    if (users != 1 || assistants != 1 || agent) return "";
-    if (count_chars(question) < (is_mostly_cjk(question) ? min_user_cjk_ : min_user_))
+    if (users != 1 || assistants != 1 || uses_tools(conversation)) return "";
+    if (count_chars(question) < (cjk_share(question) > 0.5 ? min_user_cjk_ : min_user_))
       return "trivial_single_turn";
     return answer < min_assistant_ && thinking < min_thinking_ ? "shallow_reply" : "";
   }
@@ -144,70 +180,6 @@ class HardFilter : public QualityFilter {
   int64_t min_user_, min_user_cjk_, min_assistant_, min_thinking_, max_round_, max_total_, max_rounds_;
   bool incomplete_;
   std::vector<std::string> denied_;
-};
-
-class MessageSanityFilter : public QualityFilter {
- public:
-  explicit MessageSanityFilter(const Options& o)
-      : order_(o.get_bool("check_role_order")),
-        tools_(o.get_bool("check_tool_matching")),
-        trim_(o.get_bool("trim_to_assistant")),
-        min_turns_(o.get_int("min_turns")),
-        max_chars_(o.get_int("max_msg_chars")),
-        words_(lowered(o, "extra_sensitive_words")) {}
-
-  void edit(Trajectory* conversation) const override {
-    Json& messages = conversation->messages;
-    if (!trim_) return;
-    size_t keep = messages.size();
-    while (keep > 0 && role_of(messages[keep - 1]) != "assistant") --keep;
-    while (keep > 0 && messages.size() > keep) messages.erase(messages.size() - 1);
-  }
-
-  std::string drop_reason(const Trajectory& conversation) const override {
-    const Json& messages = conversation.messages;
-    int64_t turns = 0;
-    bool assistant = false;
-    std::set<std::string> open;  // ids of calls without a result
-    std::string before;
-    for (const Json& message : messages) {
-      const std::string role = role_of(message), text = text_of(message);
-      if (role == "user" || role == "assistant") ++turns;
-      assistant = assistant || role == "assistant";
-      if (count_chars(text) > max_chars_) return "invalid_messages";
-      if (order_ && !follows(role, before)) return "check_role_order";
-      const std::string plain = lower(text);
-      for (const std::string& word : words_) {
-        if (plain.find(word) != std::string::npos) return "filter_sensitive";
-      }
-      if (tools_ && role == "tool") {
-        const auto id = message.find("tool_call_id");
-        if (id != message.end() && id->is_string() && open.erase(id->get<std::string>()) == 0)
-          return "check_tool_matching";
-      }
-      if (has_calls(message)) {
-        open.clear();
-        for (const Json& call : message.at("tool_calls")) {
-          const auto id = call.is_object() ? call.find("id") : call.end();
-          if (id != call.end() && id->is_string()) open.insert(id->get<std::string>());
-        }
-      }
-      before = has_calls(message) ? "calls" : role;
-    }
-    if (!assistant) return "no_assistant";
-    return turns < min_turns_ ? "invalid_messages" : "";
-  }
-
- private:
-  static bool follows(const std::string& role, const std::string& before) {
-    if (role == "system") return before.empty();
-    if (role == "user") return before != "user" && before != "calls";
-    if (role == "assistant") return before == "user" || before == "tool";
-    return role == "tool" && (before == "calls" || before == "tool");
-  }
-  bool order_, tools_, trim_;
-  int64_t min_turns_, max_chars_;
-  std::vector<std::string> words_;
 };
 
 class DedupFilter : public QualityFilter {
@@ -263,16 +235,6 @@ const auto kHard = add_filter<HardFilter>(
      count("max_chars_per_round", 0, "Characters of a question and its answers; 0: any."),
      count("max_total_chars", 0, "Characters of a conversation; 0: any."),
      count("max_rounds", 0, "Questions of a conversation; 0: any.")});
-const auto kSanity = add_filter<MessageSanityFilter>(
-    "MessageSanityFilter",
-    "Cuts conversations behind their last answer and drops those that are none: invalid_messages, "
-    "no_assistant, check_role_order, check_tool_matching, filter_sensitive.",
-    {flag("check_role_order", true, "Questions and answers in turn, results behind calls, system first."),
-     flag("check_tool_matching", true, "Results with an id belong to a call before them."),
-     flag("trim_to_assistant", true, "Cut what follows the last answer."),
-     words("extra_sensitive_words", "Words that no message may have."),
-     count("min_turns", 2, "Questions and answers together."),
-     count("max_msg_chars", 80000, "Characters of a message.")});
 const auto kDedup = add_filter<DedupFilter>(
     "DedupFilter", "Of conversations with the same first question and answer keeps the longest: duplicate.",
     {count("prefix_chars", 100, "Characters of the question that are compared, from each end."),

@@ -102,10 +102,8 @@ class DeadLoopFilter : public QualityFilter {
         ngram_(static_cast<size_t>(o.get_int("ngram_size"))),
         min_words_(static_cast<size_t>(o.get_int("ngram_min_words"))) {}
   std::string drop_reason(const Trajectory& conversation) const override {
-    bool agent = false, loops = false;
-    for (const Json& message : conversation.messages)
-      agent = agent || role_of(message) == "tool" || has_calls(message);
-    if (agent) return "";
+    bool loops = false;
+    if (uses_tools(conversation)) return "";
     each_answer(conversation, [&](const Json& message) {
       std::string rest;
       const std::string thought = thinking_of(message, &rest);
@@ -280,23 +278,6 @@ class SpecialCharsFilter : public QualityFilter {
   double most_;
 };
 
-// Calls fn on every text of a conversation.
-template <class Fn>
-void edit_texts(Trajectory* conversation, const Fn& fn) {
-  for (Json& message : conversation->messages) {
-    for (const char* key : {"content", "reasoning_content"}) {
-      const auto found = message.find(key);
-      if (found == message.end()) continue;
-      if (found->is_string()) *found = fn(found->get_ref<const std::string&>());
-      if (!found->is_array()) continue;
-      for (Json& block : *found) {
-        if (block.is_object() && block.contains("text") && block.at("text").is_string())
-          block["text"] = fn(block.at("text").get_ref<const std::string&>());
-      }
-    }
-  }
-}
-
 class FixUnicodeFilter : public QualityFilter {
  public:
   explicit FixUnicodeFilter(const Options& o) {
@@ -307,16 +288,18 @@ class FixUnicodeFilter : public QualityFilter {
     form_ = kForms.at(o.get_string("normalization"));
   }
   void edit(Trajectory* conversation) const override {
-    edit_texts(conversation, [&](const std::string& raw) {
-      const std::string text = unicode::replace_invalid(raw);
-      std::string out;
-      size_t done = 0;
-      for (const unicode::Rewrite& change : unicode::normalize(text, form_)) {
-        out.append(text, done, change.begin - done).append(change.out);
-        done = change.end;
-      }
-      return out.append(text, done);
-    });
+    for (Json& message : conversation->messages) {
+      edit_texts(&message, [&](const std::string& raw) {
+        const std::string text = unicode::replace_invalid(raw);
+        std::string out;
+        size_t done = 0;
+        for (const unicode::Rewrite& change : unicode::normalize(text, form_)) {
+          out.append(text, done, change.begin - done).append(change.out);
+          done = change.end;
+        }
+        return out.append(text, done);
+      });
+    }
   }
 
  private:
@@ -327,7 +310,8 @@ class RemoveRepeatSentencesFilter : public QualityFilter {
  public:
   explicit RemoveRepeatSentencesFilter(const Options& o) : shortest_(o.get_int("min_sentence_chars")) {}
   void edit(Trajectory* conversation) const override {
-    edit_texts(conversation, [&](const std::string& text) { return without_repeats(text); });
+    for (Json& message : conversation->messages)
+      edit_texts(&message, [&](const std::string& text) { return without_repeats(text); });
   }
 
  private:
