@@ -228,7 +228,7 @@ TEST(EveryFilter, TakesOddMessages) {
       }
     }
   }
-  EXPECT_EQ(filters, 12);
+  EXPECT_EQ(filters, 13);
 }
 
 }  // namespace
