@@ -103,6 +103,46 @@ Json cast_for(const ArgSpec& arg, std::string_view text, std::string_view where)
   return string_items(arg.param, text, where, true);
 }
 
+// Checks a value; those of upstream that mean nothing here pass only when they change nothing.
+Json checked(const ArgSpec& arg, const Json& value, const std::string& where) {
+  if (value.is_null() && !arg.param.default_value.is_null()) {
+    throw invalid_argument("[" + where + "] '" + arg.param.name + "': expected " +
+                           std::string(param_type_name(arg.param.type)) + ", got null");
+  }
+  Json out = check_param(arg.param, value, where);
+  if (!arg.no_effect || arg.accept_any || out == arg.param.default_value) return out;
+  if (std::find(arg.accepted.begin(), arg.accepted.end(), out) != arg.accepted.end()) return out;
+  throw invalid_argument("[" + where + "] '" + arg.param.name + "': " + out.dump() +
+                         " is not supported: " + arg.refusal);
+}
+
+Json yaml_value(const ArgSpec& arg, const YamlNode& node, const std::string& where) {
+  const ParamType type = arg.param.type;
+  if (type == ParamType::kJson) return yaml_to_json(node);
+  if (node.kind == YamlNode::Kind::kNull) return nullptr;
+  if (node.kind == YamlNode::Kind::kScalar) {
+    if (node.quoted && type != ParamType::kString && type != ParamType::kStringList)
+      not_a(arg.param, type, node.scalar, where);
+    return cast_for(arg, node.scalar, where);
+  }
+  ParamSpec item = arg.param;
+  if (type == ParamType::kIntList || type == ParamType::kFloatList) {
+    item.type = type == ParamType::kIntList ? ParamType::kInt : ParamType::kFloat;
+  } else if (type == ParamType::kStringList) {
+    item.type = ParamType::kString;
+  } else {
+    throw invalid_argument("[" + where + "] '" + arg.param.name + "': expected " +
+                           std::string(param_type_name(type)) + ", got list");
+  }
+  Json out = Json::array();
+  for (const auto& entry : node.list) {
+    if (entry.kind != YamlNode::Kind::kScalar)
+      throw invalid_argument("[" + where + "] '" + arg.param.name + "': expected plain values in the list");
+    out.push_back(cast_text(item, entry.scalar, where));
+  }
+  return out;
+}
+
 // Every name an option answers to, and the group that may stand before it.
 class Index {
  public:
@@ -170,7 +210,7 @@ class Reader {
         config = given->second.first.get<std::string>();
       }
     }
-    if (!config.empty()) read_yaml(config);
+    if (!config.empty()) input_.read_config ? read_own_form(config) : read_yaml(config);
     merge(from_argv);
     for (const auto& group : groups) {
       for (const auto& arg : group.args) {
@@ -200,19 +240,6 @@ class Reader {
     }
     if (near.empty()) return "; see " + input_.command + " --help";
     return " (did you mean '" + (flag ? "--" + dashed(near) : near) + "'?)";
-  }
-
-  // Checks a value; those of upstream that mean nothing here pass only when they change nothing.
-  static Json checked(const ArgSpec& arg, const Json& value, const std::string& where) {
-    if (value.is_null() && !arg.param.default_value.is_null()) {
-      throw invalid_argument("[" + where + "] '" + arg.param.name + "': expected " +
-                             std::string(param_type_name(arg.param.type)) + ", got null");
-    }
-    Json out = check_param(arg.param, value, where);
-    if (!arg.no_effect || arg.accept_any || out == arg.param.default_value) return out;
-    if (std::find(arg.accepted.begin(), arg.accepted.end(), out) != arg.accepted.end()) return out;
-    throw invalid_argument("[" + where + "] '" + arg.param.name + "': " + out.dump() +
-                           " is not supported: " + arg.refusal);
   }
 
   static void set(Values& into, const ArgSpec& arg, Json value, const std::string& where) {
@@ -289,6 +316,16 @@ class Reader {
     merge(given);
   }
 
+  void read_own_form(const std::string& path) {
+    Values given;
+    for (const ConfigValue& value : input_.read_config(path)) {
+      const ArgSpec* arg = index_.find(value.option);
+      TW_CHECK(arg != nullptr, "a configuration file sets '" + value.option + "', which is no option");
+      set(given, *arg, checked(*arg, value.value, value.where), value.where);
+    }
+    merge(given);
+  }
+
   void read_yaml(const std::string& path) {
     const YamlNode root = parse_yaml(read_file(path), path);
     if (root.kind == YamlNode::Kind::kNull) return;
@@ -314,33 +351,6 @@ class Reader {
         throw invalid_argument("[" + where + "] a configuration file cannot name another");
       set(given, *arg, checked(*arg, yaml_value(*arg, node, where), where), where);
     }
-  }
-
-  static Json yaml_value(const ArgSpec& arg, const YamlNode& node, const std::string& where) {
-    const ParamType type = arg.param.type;
-    if (type == ParamType::kJson) return yaml_to_json(node);
-    if (node.kind == YamlNode::Kind::kNull) return nullptr;
-    if (node.kind == YamlNode::Kind::kScalar) {
-      if (node.quoted && type != ParamType::kString && type != ParamType::kStringList)
-        not_a(arg.param, type, node.scalar, where);
-      return cast_for(arg, node.scalar, where);
-    }
-    ParamSpec item = arg.param;
-    if (type == ParamType::kIntList || type == ParamType::kFloatList) {
-      item.type = type == ParamType::kIntList ? ParamType::kInt : ParamType::kFloat;
-    } else if (type == ParamType::kStringList) {
-      item.type = ParamType::kString;
-    } else {
-      throw invalid_argument("[" + where + "] '" + arg.param.name + "': expected " +
-                             std::string(param_type_name(type)) + ", got list");
-    }
-    Json out = Json::array();
-    for (const auto& entry : node.list) {
-      if (entry.kind != YamlNode::Kind::kScalar)
-        throw invalid_argument("[" + where + "] '" + arg.param.name + "': expected plain values in the list");
-      out.push_back(cast_text(item, entry.scalar, where));
-    }
-    return out;
   }
 
   Values read_argv() {
@@ -486,6 +496,14 @@ std::string ParsedArgs::source(std::string_view name) const {
 std::vector<std::string> ParsedArgs::get_strings(std::string_view name) const {
   if (!has(name)) return {};
   return get(name).get<std::vector<std::string>>();
+}
+
+Json checked_yaml(const ArgSpec& arg, const YamlNode& node, const std::string& where) {
+  return checked(arg, yaml_value(arg, node, where), where);
+}
+
+const ArgSpec* find_arg(const std::vector<ArgGroup>& groups, std::string_view typed) {
+  return Index(groups).find(typed);
 }
 
 ParsedArgs parse_args(const std::vector<ArgGroup>& groups, const ArgInput& input) {

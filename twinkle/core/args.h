@@ -8,6 +8,7 @@
 // before its options (lora: {r: 8}, training: {seed: 1}).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@
 #include "twinkle/core/registry.h"
 
 namespace twinkle {
+
+struct YamlNode;
 
 /// One option.
 struct ArgSpec {
@@ -73,6 +76,13 @@ class ParsedArgs : public Options {
   std::vector<std::string> notes_;
 };
 
+/// A value of a configuration file that has a form of its own.
+struct ConfigValue {
+  std::string option;
+  Json value;
+  std::string where;  // "server_config.yaml line 7"
+};
+
 struct ArgInput {
   std::vector<std::string> argv;                                 // without program and command
   std::vector<std::pair<std::string, std::string>> environment;  // NAME, value
@@ -80,12 +90,19 @@ struct ArgInput {
   std::vector<std::string> positionals;                          // options that bare words fill, in order
   std::vector<std::string> known_elsewhere;  // options of other commands: their variables pass
   std::string command;                       // "twinkle sft", for messages
+  /// Reads the --config file in place of the plain form; null: the plain form.
+  std::function<std::vector<ConfigValue>(const std::string& path)> read_config;
 };
 
 /// Reads all sources. Every error is invalid_argument (a missing --config file: not_found) that begins with
 /// the source in brackets and names the option, with the nearest known one for an unknown name. A "config"
 /// option among the groups names the YAML file.
 ParsedArgs parse_args(const std::vector<ArgGroup>& groups, const ArgInput& input);
+
+/// A value of YAML as the option reads it, checked; `where` begins the error.
+Json checked_yaml(const ArgSpec& arg, const YamlNode& node, const std::string& where);
+/// The option of that name or alias, in any case and with dashes or underscores; null when there is none.
+const ArgSpec* find_arg(const std::vector<ArgGroup>& groups, std::string_view typed);
 
 /// The process's environment, and the .env (else .env.local) of the working directory ("" when there is
 /// none).

@@ -150,8 +150,8 @@ class Builder : public YAML::EventHandler {
     if (parent.node.kind == YamlNode::Kind::kList) {
       parent.node.list.push_back(std::move(node));
     } else {
-      if (node.kind == YamlNode::Kind::kNull)
-        node.line = parent.key_line;  // yaml-cpp places it after the line's end
+      // yaml-cpp places nothing after the line's end, and a block where its first key or item is.
+      if (node.kind != YamlNode::Kind::kScalar) node.line = parent.key_line;
       parent.node.map.emplace_back(std::move(parent.key), std::move(node));
       parent.key.clear();
       parent.has_key = false;

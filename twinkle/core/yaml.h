@@ -27,7 +27,7 @@ struct YamlNode {
   bool quoted = false;  // "5" is a string, 5 is a number
   std::vector<YamlNode> list;
   std::vector<YamlEntry> map;  // in the file's order
-  int64_t line = 0;            // counted from 1
+  int64_t line = 0;            // counted from 1; of a list or map below a key: that of the key
 };
 
 /// A key and its value; a pair of an incomplete type is not for every compiler.
