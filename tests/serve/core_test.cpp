@@ -554,5 +554,35 @@ TEST(Core, SamplesWithTheWeightsOfItsSampler) {
   EXPECT_EQ(sample(1).sequences[0].logprobs, std::vector<float>{100});
 }
 
+TEST(Core, OwnersShareTurnsByPriority) {
+  const test::TempDir dir;
+  CoreOptions options{.gap_wait = std::chrono::milliseconds(30)};
+  options.turn_bytes = 4 * static_cast<int64_t>(Rig::call("ann", "m", 1, {1, 2}).body.size());
+  options.priority = [](const std::string& owner) { return owner == "ann" ? 4 : 1; };
+  Rig rig(dir.path(), options);
+  const std::string ann = rig.make_model("ann", "a:train:0"), bob = rig.make_model("bob", "b:train:0"),
+                    blocker = rig.make_model("cat", "c:train:0");
+  rig.run(Rig::call("cat", blocker, 1, {1}));
+  rig.seen().step_delay_ms = 1000;
+  rig.submit(Rig::step("cat", blocker, 2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is at work
+  {
+    const std::lock_guard lock(rig.seen().mutex);
+    rig.seen().train.clear();
+  }
+  std::vector<std::pair<std::string, std::string>> ids;
+  for (int i = 1; i <= 6; ++i) {
+    ids.emplace_back(rig.submit(Rig::call("ann", ann, i, {1, 2})), "ann");
+    ids.emplace_back(rig.submit(Rig::call("bob", bob, i, {1, 2})), "bob");
+  }
+  for (const auto& [id, owner] : ids) rig.result(id, owner);
+  // Four and one of each turn, and alone whatever there is.
+  std::string order;
+  for (const auto& entry : rig.seen().train) {
+    if (entry.ends_with(":c")) order += entry[0];
+  }
+  EXPECT_EQ(order, "aaaabaabbbbb");
+}
+
 }  // namespace
 }  // namespace twinkle::serve

@@ -20,13 +20,14 @@ constexpr const char* kAnn = "ann";
 struct Api {
   explicit Api(const std::string& dir, LogDisk disk = LogDisk::system(), TinkerOptions options = {},
                CoreOptions core_options = {.gap_wait = std::chrono::milliseconds(30)})
-      : store(made(dir) + "/store.db"), credentials(store) {
+      : store(made(dir) + "/store.db"), keys(dir + "/store.db"), credentials(store, keys) {
     options.model_names = {"base"};
     options.data_dir = dir;
     core_options.data_dir = dir;
     core = std::make_unique<Core>(core_options, store, std::move(disk));
     core->start(std::make_unique<FakeEngine>());
-    api = std::make_unique<TinkerApi>(*core, store, credentials, options,
+    sessions = std::make_unique<SessionKeeper>(*core, store, 0);
+    api = std::make_unique<TinkerApi>(*core, store, credentials, admission, *sessions, options,
                                       [this](std::chrono::milliseconds delay, std::function<void()> fn) {
                                         run_later(delay, std::move(fn));
                                       });
@@ -66,7 +67,8 @@ struct Api {
                               .headers = {{"Host", "here:1"}},
                               .body = body.is_null() ? "" : body.dump()};
     EXPECT_EQ(api->refusal(request), 0) << route;
-    api->handle(request, owner, [promise](HttpReply reply) { promise->set_value(std::move(reply)); });
+    const KeyEntry key{.id = "key-" + owner, .owner = owner};
+    api->handle(request, key, [promise](HttpReply reply) { promise->set_value(std::move(reply)); });
     return done.get();
   }
   Json post(const std::string& route, const Json& body, int status = 200, const std::string& owner = kAnn) {
@@ -89,7 +91,10 @@ struct Api {
   }
 
   Store store;
+  Keys keys;
   Credentials credentials;
+  Admission admission{{}, 1 << 20, [] { return 0.0; }};
+  std::unique_ptr<SessionKeeper> sessions;
   std::unique_ptr<Core> core;
   std::unique_ptr<TinkerApi> api;
   std::atomic<bool> over{false};
@@ -271,6 +276,22 @@ TEST(TinkerApi, OpensTheAddressesThatItGaveOut) {
   EXPECT_EQ(fetch("http://here:1/api/v1/download/" + jwt + "/adapter_config.json").status, 403);
   std::filesystem::remove_all(folder);
   EXPECT_EQ(fetch(url).status, 404);
+}
+
+TEST(TinkerApi, GivesOutAddressesUnderWhichItIsReached) {
+  const test::TempDir dir;
+  TinkerOptions options;
+  options.scheme = "https";
+  options.path_prefix = "/team";
+  Api api(dir / "data", LogDisk::system(), options);
+  const std::string model = api.model(api.session());
+  api.result(api.post("save_weights", {{"model_id", model}, {"seq_id", 1}, {"path", "x"}}));
+  const HttpReply reply =
+      api.request("GET", "training_runs/" + model + "/checkpoints/weights/x/archive", nullptr);
+  EXPECT_NE((reply.body + (reply.headers.empty() ? "" : reply.headers[0].second))
+                .find("https://here:1/team/api/v1/download/"),
+            std::string::npos)
+      << reply.status << reply.body;
 }
 
 TEST(TinkerApi, RefusesFlagsThatNoClientKnows) {

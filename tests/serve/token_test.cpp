@@ -43,20 +43,28 @@ TEST(Token, StandsForAnOwnerThatHasAKey) {
   std::string token, owner;
   {
     Store store(dir / "store.db");
-    owner = store.add_key(key);
-    const Credentials credentials(store);
-    token = credentials.token_for(owner, 1000, 60);
-    EXPECT_EQ(credentials.find(key, 1000).owner, owner);
+    Keys keys(dir / "store.db");
+    keys.add({.name = "ann", .scopes = Scopes::parse({"read"})}, 900, key);
+    owner = keys.find(key, 1000)->owner;
+    const Credentials credentials(store, keys);
+    token = credentials.token_for(*keys.find(key, 1000), 1000, 60);
+    EXPECT_EQ(credentials.find(key, 1000).key->owner, owner);
   }
   Store store(dir / "store.db");  // the secret is that of the folder
-  const Credentials credentials(store);
-  EXPECT_EQ(credentials.find(token, 1001).owner, owner);
+  Keys keys(dir / "store.db");
+  const Credentials credentials(store, keys);
+  EXPECT_EQ(credentials.find(token, 1001).key->owner, owner);
+  EXPECT_FALSE(credentials.find(token, 1001).key->scopes.has(Scope::kTrain));  // what its key may
+  EXPECT_EQ(credentials.reader(token, 1001), owner);
   const auto late = credentials.find(token, 2000);
-  EXPECT_FALSE(late.owner);
+  EXPECT_FALSE(late.key);
   EXPECT_TRUE(late.stale);
   EXPECT_FALSE(credentials.find("tml-another-key-0123", 1000).stale);
-  const std::string strangers = credentials.token_for("user-nobody", 1000, 60);
-  EXPECT_FALSE(credentials.find(strangers, 1001).owner);
+  const std::string strangers = credentials.token_for({.id = "key-none", .owner = owner}, 1000, 60);
+  EXPECT_FALSE(credentials.find(strangers, 1001).key);
+  keys.revoke("ann", 1010);
+  EXPECT_FALSE(credentials.find(token, 1011).key);
+  EXPECT_TRUE(credentials.find(token, 1011).stale);
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 """Plain requests, without the SDK: who may see what, what is refused before any work, and what is carried out once.
 isolation_test.py BUILD"""
 
+import hashlib
 import http.client
+import pathlib
 import sys
+import time
 
 from server_process import KEY_ANN, KEY_BOB, Server, run_tests, stories
 
@@ -44,73 +47,84 @@ class Ann:
 
 
 def routes(ann):
-    """Every route with a body that is Ann's, and what a stranger with a good key is answered. 200: the route has
-    nothing of anybody's; 204: it says so for any session."""
+    """Every route with a body that is Ann's, what a stranger with a good key is answered, and what a key of Ann's that
+    may only read is. 200: the route has nothing of anybody's; 204: it says so for any session."""
     model, session = {"model_id": ann.model}, {"session_id": ann.session}
     checkpoint = f"training_runs/{ann.model}/checkpoints/weights/x"
     target = {"type": "sampling_session", "sampling_session_id": ann.sampler}
     return [
-        ("POST", "client/config", {}, 200),
-        ("POST", "client/dynamic_config", {}, 200),
-        ("GET", "get_server_capabilities", None, 200),
-        ("POST", "create_session", {}, 200),
-        ("POST", "session_heartbeat", session, 404),
-        ("POST", f"sessions/{ann.session}/finish", {}, 204),
-        ("POST", "telemetry", {}, 200),
-        ("POST", "create_model", {**session, "model_seq_id": 5, "base_model": stories(), "lora_config": {}}, 404),
-        ("POST", "get_info", model, 404),
-        ("POST", "forward_backward", call_body(ann.model, 50, [1, 2]), 404),
-        ("POST", "forward", {**model, "seq_id": 51, "forward_input": {}}, 404),
-        ("POST", "optim_step", {**model, "seq_id": 52}, 404),
-        ("POST", "save_weights", {**model, "seq_id": 53, "path": "stolen"}, 404),
-        ("POST", "save_weights_for_sampler", {**model, "seq_id": 54, "path": "stolen"}, 404),
-        ("POST", "load_weights", {**model, "seq_id": 55, "path": ann.path}, 404),
-        ("POST", "load_weights", {**session, "model_seq_id": 6, "path": ann.path}, 404),
-        ("POST", "weights_info", {"tinker_path": ann.path}, 404),
-        ("POST", "create_sampling_session", {**session, "sampling_session_seq_id": 9, "model_path": ann.path}, 404),
-        ("GET", f"samplers/{ann.sampler}", None, 404),
-        ("POST", "asample", {"sampling_session_id": ann.sampler, "seq_id": 0, "prompt": {"chunks": []}}, 404),
-        ("POST", "retrieve_future", {"request_id": ann.request}, 404),
-        ("GET", "training_runs", None, 200),
-        ("GET", f"training_runs/{ann.model}", None, 404),
-        ("GET", f"training_runs/{ann.model}/checkpoints", None, 404),
-        ("PUT", f"training_runs/{ann.model}/checkpoints/weights/x/ttl", {"ttl_seconds": 1}, 404),
-        ("DELETE", f"training_runs/{ann.model}/checkpoints/weights/x", None, 404),
-        ("GET", "checkpoints", None, 200),
-        ("GET", "sessions", None, 200),
-        ("GET", f"sessions/{ann.session}", None, 404),
-        ("POST", "unload_model", model, 404),
-        ("POST", f"{checkpoint}/publish", None, 404),
-        ("DELETE", f"{checkpoint}/publish", None, 404),
-        ("GET", f"{checkpoint}/archive", None, 404),
-        ("GET", f"{checkpoint}/external_weights_urls", None, 404),
-        ("POST", "save_weights_external", {**model, "seq_id": 56, "path": "stolen"}, 404),
-        ("POST", "copy_weights", {**session, "model_seq_id": 7, "source_path": ann.path}, 404),
-        ("POST", "copy_weights", {"destination_project_id": "p", "source_path": ann.path}, 404),
-        ("POST", "cancel_future", {"request_id": ann.request}, 200),
-        ("POST", "retrieve_futures", {"target": target, "timeout": 0.0}, 404),
-        ("POST", "join_sampling_session", {"sampling_session_id": ann.sampler}, 404),
-        ("POST", "create_custom_loss", {**session, "custom_loss_seq_id": 0}, 404),
-        ("POST", "auth/token", {}, 200),
-        ("GET", "auth/apikey/me", None, 200),
-        ("DELETE", "auth/apikey/me", None, 403),
-        ("PUT", f"sessions/{ann.session}/project", {"project_id": "p"}, 404),
-        ("POST", "sessions/search", {"session_id": ann.session}, 200),
-        ("GET", f"sessions/{ann.session}/trace_export", None, 404),
-        ("GET", "audit", None, 200),
-        ("GET", "billing/usage/events?starting_on=2026-01-01&ending_before=2026-01-02", None, 200),
-        ("GET", "billing/usage/checkpoints/current", None, 200),
+        ("POST", "client/config", {}, 200, 200),
+        ("POST", "client/dynamic_config", {}, 200, 200),
+        ("GET", "get_server_capabilities", None, 200, 200),
+        ("POST", "create_session", {}, 200, 403),
+        ("POST", "session_heartbeat", session, 404, 403),
+        ("POST", f"sessions/{ann.session}/finish", {}, 204, 403),
+        ("POST", "telemetry", {}, 200, 200),
+        ("POST", "create_model", {**session, "model_seq_id": 5, "base_model": stories(), "lora_config": {}}, 404, 403),
+        ("POST", "get_info", model, 404, 200),
+        ("POST", "forward_backward", call_body(ann.model, 50, [1, 2]), 404, 403),
+        ("POST", "forward", {**model, "seq_id": 51, "forward_input": {}}, 404, 403),
+        ("POST", "optim_step", {**model, "seq_id": 52}, 404, 403),
+        ("POST", "save_weights", {**model, "seq_id": 53, "path": "stolen"}, 404, 403),
+        ("POST", "save_weights_for_sampler", {**model, "seq_id": 54, "path": "stolen"}, 404, 403),
+        ("POST", "load_weights", {**model, "seq_id": 55, "path": ann.path}, 404, 403),
+        ("POST", "load_weights", {**session, "model_seq_id": 6, "path": ann.path}, 404, 403),
+        ("POST", "weights_info", {"tinker_path": ann.path}, 404, 200),
+        ("POST", "create_sampling_session", {**session, "sampling_session_seq_id": 9, "model_path": ann.path}, 404, 403),
+        ("GET", f"samplers/{ann.sampler}", None, 404, 200),
+        ("POST", "asample", {"sampling_session_id": ann.sampler, "seq_id": 0, "prompt": {"chunks": []}}, 404, 403),
+        ("POST", "retrieve_future", {"request_id": ann.request}, 404, 200),
+        ("GET", "training_runs", None, 200, 200),
+        ("GET", f"training_runs/{ann.model}", None, 404, 200),
+        ("GET", f"training_runs/{ann.model}/checkpoints", None, 404, 200),
+        ("PUT", f"training_runs/{ann.model}/checkpoints/weights/x/ttl", {"ttl_seconds": 1}, 404, 403),
+        ("DELETE", f"training_runs/{ann.model}/checkpoints/weights/x", None, 404, 403),
+        ("GET", "checkpoints", None, 200, 200),
+        ("GET", "sessions", None, 200, 200),
+        ("GET", f"sessions/{ann.session}", None, 404, 200),
+        ("POST", "unload_model", model, 404, 403),
+        ("POST", f"{checkpoint}/publish", None, 404, 403),
+        ("DELETE", f"{checkpoint}/publish", None, 404, 403),
+        ("GET", f"{checkpoint}/archive", None, 404, 200),
+        ("GET", f"{checkpoint}/external_weights_urls", None, 404, 400),
+        ("POST", "save_weights_external", {**model, "seq_id": 56, "path": "stolen"}, 404, 403),
+        ("POST", "copy_weights", {**session, "model_seq_id": 7, "source_path": ann.path}, 404, 403),
+        ("POST", "copy_weights", {"destination_project_id": "p", "source_path": ann.path}, 404, 403),
+        ("POST", "cancel_future", {"request_id": ann.request}, 200, 403),
+        ("POST", "retrieve_futures", {"target": target, "timeout": 0.0}, 404, 200),
+        ("POST", "join_sampling_session", {"sampling_session_id": ann.sampler}, 404, 403),
+        ("POST", "create_custom_loss", {**session, "custom_loss_seq_id": 0}, 404, 403),
+        ("POST", "auth/token", {}, 200, 200),
+        ("GET", "auth/apikey/me", None, 200, 200),
+        ("DELETE", "auth/apikey/me", None, 403, 403),
+        ("PUT", f"sessions/{ann.session}/project", {"project_id": "p"}, 404, 403),
+        ("POST", "sessions/search", {"session_id": ann.session}, 200, 200),
+        ("GET", f"sessions/{ann.session}/trace_export", None, 404, 200),
+        ("GET", "audit", None, 200, 200),
+        ("GET", "billing/usage/events?starting_on=2026-01-01&ending_before=2026-01-02", None, 200, 200),
+        ("GET", "billing/usage/checkpoints/current", None, 200, 200),
     ]
+
+
+def key_id(key):
+    return "key-" + hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
 def test_every_route_asks_whose_it_is(server):
     ann = Ann(server)
+    reader = server.add_key("reader", "--scopes", "read", "--owner-of", key_id(KEY_ANN))
+    revoked = server.add_key("revoked")
+    assert server.request("GET", API + "sessions", None, revoked)[0] == 200
+    server.command("keys", "revoke", "revoked", "--data-dir", server.folder)
+    time.sleep(1.5)
     listing = routes(ann)
-    for method, route, body, stranger in listing:
-        for key, expected in ((None, 401), ("tml-wrong-0123456789abc", 401), (KEY_BOB, stranger)):
+    for method, route, body, stranger, reading in listing:
+        for key, expected in ((None, 401), ("tml-wrong-0123456789abc", 401), (revoked, 401), (KEY_BOB, stranger),
+                              (reader, reading)):
             status, reply = server.request(method, API + route, body, key)
             assert status == expected, (route, key, status, reply)
-            assert ann.session not in str(reply), (route, reply)
+            if status >= 400 or key == KEY_BOB:
+                assert ann.session not in str(reply), (route, reply)
             if status >= 400:
                 assert "detail" in reply and ann.path not in str(reply) and server.folder not in str(reply), reply
     # Nothing that Bob tried took a number of Ann's or left anything behind.
@@ -118,6 +132,53 @@ def test_every_route_asks_whose_it_is(server):
     assert "loss:sum" in result(server, reply["request_id"])[1]["metrics"]
     reply = post(server, "load_weights", {"session_id": ann.session, "model_seq_id": 6, "path": ann.path})[1]
     assert result(server, reply["request_id"])[1]["model_id"] == f"{ann.session}:train:6"
+
+
+def test_the_limits_of_a_key(server):
+    tight = server.add_key("tight", "--requests-per-second", "5", "--bytes-in-flight", "2000", "--models", "1",
+                           "--tokens-per-minute", "30", "--checkpoint-bytes", "1")
+    # Bytes: a body that could never pass, told by its head.
+    assert post(server, "telemetry", {"x": "y" * 3000}, tight)[0] == 413
+    # Requests: five at once, then no more; heartbeats pass.
+    time.sleep(1.1)
+    session = post(server, "create_session", {}, tight)[1]["session_id"]
+    statuses = [server.request("GET", API + "sessions", None, tight)[0] for _ in range(8)]
+    assert statuses[:4] == [200] * 4 and 429 in statuses, statuses
+    assert post(server, "session_heartbeat", {"session_id": session}, tight)[0] == 200
+    # Models and checkpoints: an error of the operation, which a client does not try again.
+    time.sleep(1.1)
+    new = {"session_id": session, "base_model": stories(), "lora_config": {"rank": 4}}
+    models = [post(server, "create_model", {**new, "model_seq_id": i}, tight)[1] for i in range(2)]
+    assert result(server, models[0]["request_id"], tight)[1]["model_id"] == models[0]["model_id"]
+    time.sleep(1.1)
+    refused = result(server, models[1]["request_id"], tight)[1]
+    assert refused["category"] == "user" and "1 models in training" in refused["error"], refused
+    for seq, words in ((1, "path"), (2, "1 bytes of checkpoints")):
+        saved = post(server, "save_weights", {"model_id": models[0]["model_id"], "seq_id": seq, "path": f"c{seq}"}, tight)[1]
+        assert words in str(result(server, saved["request_id"], tight)[1]), seq
+    # Tokens: what is begun passes whole, the next waits.
+    time.sleep(1.1)
+    body = call_body(models[0]["model_id"], 3, [1] * 40)
+    first = post(server, "forward_backward", body, tight)
+    assert first[0] == 200, first
+    assert post(server, "forward_backward", body, tight) == first  # the same again takes none
+    over = post(server, "forward_backward", call_body(models[0]["model_id"], 4, [1]), tight)
+    assert over[0] == 429 and "30 tokens a minute" in over[1]["detail"], over
+    assert post(server, "create_session", {}, KEY_BOB)[0] == 200  # nobody else notices
+
+
+def test_keys_are_rotated(server):
+    old = server.add_key("turning")
+    session = post(server, "create_session", {}, old)[1]["session_id"]
+    new = server.command("keys", "rotate", "turning", "--grace-seconds", "4", "--data-dir", server.folder)
+    time.sleep(1.5)
+    for key in (old, new):
+        assert post(server, "session_heartbeat", {"session_id": session}, key)[0] == 200, key
+    time.sleep(3.5)
+    assert post(server, "session_heartbeat", {"session_id": session}, old)[0] == 401
+    assert post(server, "session_heartbeat", {"session_id": session}, new)[0] == 200
+    data = b"".join(path.read_bytes() for path in pathlib.Path(server.folder).glob("store.db*"))
+    assert old.encode() not in data and new.encode() not in data
 
 
 def test_lists_and_deletes(server):

@@ -67,6 +67,19 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(60) == 0
 
+    def command(self, *words):
+        """What another command of the program prints."""
+        return subprocess.run([self.program, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+    def add_key(self, name, *options):
+        """A new key of that name, known to the server when this returns."""
+        key = self.command("keys", "add", name, "--data-dir", self.folder, *options)
+        for _ in range(50):
+            if self.request("POST", "/api/v1/client/config", {}, key)[0] != 401:
+                return key
+            time.sleep(0.1)
+        raise AssertionError(f"the server does not follow: {name}")
+
     def request(self, method, path, body=None, key=KEY_ANN, headers=None):
         """(status, parsed reply) of a plain request."""
         all_headers = {"Content-Type": "application/json", **({"X-API-Key": key} if key else {}), **(headers or {})}

@@ -29,6 +29,7 @@ Core::Core(CoreOptions options, Store& store, LogDisk disk) : options_(std::move
       return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     };
   }
+  if (!options_.monitor) options_.monitor = std::make_shared<Monitor>();
   make_directories(options_.data_dir);
   // Places of a later start come behind those of an earlier one.
   next_place_ = static_cast<uint64_t>(std::max(0.0, now()) * 1e6) + 1;
@@ -140,6 +141,7 @@ void Core::accepted(const FuturePtr& future, std::exception_ptr error) {
 
 void Core::enqueue(const FuturePtr& future) {
   const OpPtr op = future->op;
+  if (op->ended) return finish(op, {Result::Kind::kUserError, op->refused});
   if (op->kind == OpKind::kSample) {
     future->queued = true;
     samples_.push_back(op);
@@ -157,6 +159,7 @@ void Core::enqueue(const FuturePtr& future) {
     return;
   }
   future->queued = true;
+  model.owner = op->owner;
   model.queue.push(op);
   model.kept.push_back(future);
 }
@@ -169,6 +172,7 @@ void Core::finish(const OpPtr& op, Result result) {
     if (result.failed() && !op->known->failed()) lost_.insert(op->target);
     return;
   }
+  options_.monitor->finished(*op, result);
   auto shared = std::make_shared<const Result>(std::move(result));
   // A failure of the disk here takes nothing back: carried out again, the operation has the same result. But
   // none behind it may become durable: at a start an operation without a result came too late for those.
@@ -337,6 +341,26 @@ void Core::stop_waiting_for_any(uint64_t waiter) {
   found.on_any({.cursor = found.cursor});
 }
 
+std::set<std::string> Core::busy_targets() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> out;
+  for (const auto& [id, future] : futures_) {
+    if (!future->result) out.insert(future->head.target);
+  }
+  return out;
+}
+
+void Core::drop_ended() {
+  drop_ended_ = true;
+  changed_.notify_all();
+}
+
+bool Core::knows(const Operation& op) const {
+  if (op.seq < 0) return false;
+  const std::lock_guard lock(mutex_);
+  return by_number_.contains(number_key(op.target, op.seq));
+}
+
 double Core::last_request(const std::string& target) const {
   const std::lock_guard lock(mutex_);
   const auto found = last_requests_.find(target);
@@ -346,7 +370,13 @@ double Core::last_request(const std::string& target) const {
 Core::Counts Core::counts() const {
   const std::lock_guard lock(mutex_);
   Counts counts = counts_;
-  for (const auto& [owner, load] : loads_) counts.waiting += load.operations;
+  for (const auto& [owner, load] : loads_) {
+    counts.waiting += load.operations;
+    if (load.operations > 0) counts.waiting_of[owner] = load.operations;
+  }
+  counts.models = static_cast<int64_t>(models_.size());
+  counts.samples = static_cast<int64_t>(samples_.size());
+  counts.log_pending = log_->pending();
   for (const auto& [age, futures] : by_age_) counts.results += static_cast<int64_t>(futures.size());
   counts.log_bytes = log_->size_bytes();
   return counts;

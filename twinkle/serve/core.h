@@ -26,6 +26,7 @@
 
 #include "twinkle/serve/log.h"
 #include "twinkle/serve/model_queue.h"
+#include "twinkle/serve/monitor.h"
 #include "twinkle/serve/store.h"
 
 namespace twinkle::serve {
@@ -45,7 +46,9 @@ struct CoreOptions {
   int64_t turn_bytes = 4 << 20;             // of calls of one model in one turn
   size_t sampler_weights = 64;              // versions in memory
   size_t samples_in_flight = 4096;
-  std::function<double()> now;  // seconds since 1970; null: the clock
+  std::function<double()> now;                                // seconds since 1970; null: the clock
+  std::function<int64_t(const std::string& owner)> priority;  // 1 to 100; null: all the same
+  std::shared_ptr<Monitor> monitor;  // told of what is done; null: one that nobody reads
 };
 
 class Core {
@@ -102,13 +105,22 @@ class Core {
   uint64_t wait_for_any(const std::string& sampler, int64_t client, uint64_t cursor, OnCompletions on_any);
   /// Calls a waiter with what there is, nothing mostly.
   void stop_waiting_for_any(uint64_t waiter);
+  /// Whether it was accepted before.
+  bool knows(const Operation& op) const;
+  /// Models and samplers that have operations without a result.
+  std::set<std::string> busy_targets() const;
+  /// Models of sessions that are over (Store::session_ended) leave the memory, and the folders of samplers
+  /// that are gone the disk: soon, on the core's thread.
+  void drop_ended();
 
   /// When the last operation of a model was accepted; 0 when the log no longer knows.
   double last_request(const std::string& target) const;
 
-  /// Numbers for tests.
   struct Counts {
     int64_t waiting = 0, results = 0, snapshots = 0, log_bytes = 0;
+    int64_t log_pending = 0;                    // records that are not durable yet
+    int64_t models = 0, samples = 0;            // samples: that are not begun
+    std::map<std::string, int64_t> waiting_of;  // operations by owner
   };
   Counts counts() const;
   double now() const { return options_.now(); }
@@ -133,6 +145,7 @@ class Core {
   struct Model {
     explicit Model(std::chrono::milliseconds gap_wait, int64_t closed) : queue(gap_wait, closed) {}
     ModelQueue queue;
+    std::string owner;
     Snapshot snapshot;
     std::deque<FuturePtr> kept;         // operations since the snapshot
     int64_t operations = 0, bytes = 0;  // carried out since the snapshot
@@ -164,6 +177,7 @@ class Core {
   void end_samplers();
   void remove_dead_checkpoints();
   bool replays_a_load() const;
+  void drop_ended_now();
   void rewrite_log();
   void forget(const FuturePtr& future);
   std::string path(const std::string& folder) const { return options_.data_dir + "/" + folder; }
@@ -186,6 +200,7 @@ class Core {
   // Carrying out (core_run.cpp), on the one thread.
   void run();
   bool train_round();
+  std::vector<Turn> take_turns(std::chrono::steady_clock::time_point now);
   void carry_out_alone(Turn& turn);
   void make_resident(const Turn& turn);
   Json create_model(const Operation& op);
@@ -198,6 +213,7 @@ class Core {
   void redo(Turn& turn);
   void discard(const std::string& id);
   bool sample_round();
+  bool sample_for_a_while(std::chrono::steady_clock::time_point begin, Monitor::Pass& pass);
   void begin_samples();
   void drop_cancelled();
   void count_usage(const Operation& op, const std::string& session, const std::string& base_model,
@@ -228,6 +244,7 @@ class Core {
   bool cancelled_ = false;  // a sample that is being computed
   uint64_t next_id_ = 1, next_waiter_ = 1;
   bool stopping_ = false;
+  std::atomic<bool> drop_ended_{true};  // at a start there may be what a crash left
   Counts counts_;
 
   // The thread's own.

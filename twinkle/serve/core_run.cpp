@@ -30,6 +30,12 @@ void within_data(Work&& work) {
 
 constexpr const char* kCancelled = "[sample] its client has cancelled it";
 
+int64_t num_tokens(const TrainCall& call) {
+  int64_t tokens = 0;
+  for (const Datum& datum : call.data) tokens += static_cast<int64_t>(datum.tokens.size());
+  return tokens;
+}
+
 Result json_result(const Json& value) { return {Result::Kind::kJson, value.dump()}; }
 
 }  // namespace
@@ -62,17 +68,35 @@ void Core::run() {
 
 // Training.
 
+// What is ready of every model. Where several owners have something, each gets its share of bytes by
+// priority, however many models it has, and one call of each model at least.
+std::vector<Core::Turn> Core::take_turns(Clock::time_point now) {
+  std::vector<Turn> turns;
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, int64_t> ready;  // models by owner
+  for (const auto& [id, model] : models_) {
+    if (const auto at = model->queue.ready_at(); at && *at <= now) ++ready[model->owner];
+  }
+  std::map<std::string, int64_t> priorities;
+  int64_t highest = 1;
+  for (const auto& [owner, models] : ready) {
+    if (!options_.priority || ready.size() < 2) break;
+    highest = std::max(highest, priorities[owner] = options_.priority(owner));
+  }
+  for (auto& [id, model] : models_) {
+    int64_t bytes = options_.turn_bytes;
+    if (const auto found = priorities.find(model->owner); found != priorities.end())
+      bytes = bytes * found->second / highest / ready.at(model->owner);
+    ModelQueue::Turn turn = model->queue.take(now, static_cast<size_t>(bytes));
+    if (!turn.empty()) turns.push_back({id, model.get(), std::move(turn)});
+  }
+  return turns;
+}
+
 bool Core::train_round() {
   const auto begin = Clock::now();
-  std::vector<Turn> turns;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& [id, model] : models_) {
-      ModelQueue::Turn ready = model->queue.take(begin, static_cast<size_t>(options_.turn_bytes));
-      if (!ready.empty()) turns.push_back({id, model.get(), std::move(ready)});
-    }
-    if (turns.empty()) return false;
-  }
+  std::vector<Turn> turns = take_turns(begin);
+  if (turns.empty()) return false;
   std::vector<Turn> merged;
   for (auto& turn : turns) {
     const OpPtr& barrier = turn.ready.barrier;
@@ -356,12 +380,23 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
     run.emplace_back(turn, op);
   }
   if (works.empty()) return;
+  Monitor::Pass pass{.begin = now(), .operations = static_cast<int64_t>(works.size())};
+  const auto begin = Clock::now();
   std::vector<TrainDone> done;
   try {
     done = engine_->train(works);
   } catch (...) {  // a bug, or no memory
     done.assign(works.size(), {.error = caught_error("server")});
   }
+  pass.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  std::set<std::string> models;
+  for (const auto& work : works) {
+    models.insert(work.model);
+    if (work.call) pass.tokens += num_tokens(*work.call);
+  }
+  pass.models = static_cast<int64_t>(models.size());
+  options_.monitor->pass(pass);
+  options_.monitor->engine(engine_->counts());
   for (size_t i = 0; i < run.size(); ++i) {
     const auto& [turn, op] = run[i];
     Model& model = *turn->model;
@@ -370,6 +405,8 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
     const auto& error = done[i].error;
     if (op->kind == OpKind::kOptimStep) {
       model.queue.clear_gradients();
+      if (!error && !op->known)
+        options_.monitor->stepped(*op, done[i].step, done[i].grad_norm.value_or(0), now());
       Json metrics = {{"step", static_cast<double>(done[i].step)}};
       if (done[i].grad_norm) metrics["grad_norm"] = *done[i].grad_norm;
       finish(op, error ? failure_of(*error) : json_result({{"metrics", metrics}}));
@@ -385,6 +422,11 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
     const TrainCall& call = *works[i].call;
     if (std::ranges::any_of(call.data, [](const Datum& datum) { return datum.columns > 0; })) {
       for (const auto& datum : call.data) result.columns.push_back(datum.columns);
+    }
+    if (!op->known) {
+      int64_t targets = 0;
+      for (const auto& logprobs : result.logprobs) targets += static_cast<int64_t>(logprobs.size());
+      options_.monitor->called(*op, result.loss, targets, num_tokens(call), now());
     }
     for (size_t d = 0; call.loss == "cross_entropy" && d < call.data.size(); ++d) {
       const auto weights = call.data[d].inputs.find("weights");
@@ -455,6 +497,16 @@ void Core::drop_cancelled() {
 // Passes until nothing is left to sample, or for as long as the last training took when training waits.
 bool Core::sample_round() {
   const auto begin = Clock::now();
+  Monitor::Pass pass{.begin = now(), .training = false};
+  const bool any = sample_for_a_while(begin, pass);
+  if (!any) return false;
+  pass.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  options_.monitor->pass(pass);
+  options_.monitor->engine(engine_->counts());
+  return true;
+}
+
+bool Core::sample_for_a_while(std::chrono::steady_clock::time_point begin, Monitor::Pass& pass) {
   const auto share = std::max<Clock::duration>(train_time_, std::chrono::milliseconds(10));
   bool any = false;
   for (;;) {
@@ -478,6 +530,12 @@ bool Core::sample_round() {
       const OpPtr op = found->second;
       sampling_.erase(found);
       if (!done.error) count_sample(*op, done);
+      ++pass.operations;
+      if (!done.error) {
+        for (const auto& sequence : done.sequences)
+          pass.tokens += static_cast<int64_t>(sequence.tokens.size());
+        options_.monitor->sampled(*op, done);
+      }
       finish(op, done.error ? failure_of(*done.error) : Result{Result::Kind::kSample, encode(done)});
     }
     const auto now = Clock::now();

@@ -81,6 +81,7 @@ void Core::recover(LogDisk disk) {
 
 void Core::requeue(Recovered& found) {
   for (const auto& [id, snapshot] : found.snapshots) {
+    if (store_.session_ended(session_of(id))) continue;
     auto model = std::make_unique<Model>(options_.gap_wait, snapshot.closed);
     model->snapshot = snapshot;
     models_[id] = std::move(model);
@@ -114,6 +115,10 @@ void Core::requeue(Recovered& found) {
       }
       continue;
     }
+    if (store_.session_ended(session_of(op.target))) {
+      future->result ? future->op.reset() : late.push_back(future->op);
+      continue;
+    }
     Model& model = model_of(op.target);
     const bool no_effect =
         op.kind == OpKind::kSaveWeights || op.kind == OpKind::kSaveForSampler || op.forward_only;
@@ -127,13 +132,14 @@ void Core::requeue(Recovered& found) {
       continue;
     }
     future->queued = true;
+    model.owner = op.owner;
     model.queue.push(future->op);
     model.kept.push_back(future);
   }
   for (const auto& op : late) {
-    finish(op, {Result::Kind::kUserError, "operation " + std::to_string(op->seq) +
-                                              " arrived after a later one had been carried out, so it has no "
-                                              "effect"});
+    const std::string why = "operation " + std::to_string(op->seq) +
+                            " arrived after a later one had been carried out, so it has no effect";
+    finish(op, {Result::Kind::kUserError, op->refused.empty() ? why : op->refused});
   }
 }
 
@@ -218,6 +224,7 @@ void Core::housekeeping() {
   const auto moment = std::chrono::steady_clock::now();
   if (moment - last_housekeeping_ < std::chrono::seconds(1)) return;
   last_housekeeping_ = moment;
+  if (drop_ended_.exchange(false)) drop_ended_now();
   bool large = false;
   {
     const std::lock_guard lock(mutex_);
@@ -254,6 +261,34 @@ void Core::end_samplers() {
     store_.put(sampler);
     sweep_ = true;
   }
+}
+
+// None of these has an operation that waits or runs.
+void Core::drop_ended_now() {
+  std::vector<std::pair<std::string, std::string>> gone;  // model and its snapshot
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto it = models_.begin(); it != models_.end();) {
+      if (!store_.session_ended(session_of(it->first))) {
+        ++it;
+        continue;
+      }
+      for (const auto& future : it->second->kept) {
+        future->op.reset();
+        if (!futures_.contains(future->head.request_id))
+          by_number_.erase(number_key(future->head.target, future->head.seq));
+      }
+      gone.emplace_back(it->first, it->second->snapshot.folder);
+      it = models_.erase(it);
+    }
+  }
+  std::error_code ignored;
+  for (const auto& [model, folder] : gone) {
+    engine_->remove_model(model);
+    options_.monitor->forget_model(model);
+    if (!folder.empty()) fs::remove_all(path(folder), ignored);
+  }
+  sweep_ = true;
 }
 
 // Those whose time is over, and folders that belong to none: of one that was replaced, or whose writing was

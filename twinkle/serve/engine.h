@@ -122,6 +122,17 @@ struct SampleDone {
   std::vector<float> alt_logprobs;  // the model's own
 };
 
+/// What an engine has done since it was made, and what it holds.
+struct EngineCounts {
+  int64_t train_passes = 0, train_tokens = 0, computed_rows = 0;  // rows: fewer where beginnings are shared
+  int64_t tokens_per_pass = 0;                                    // the most of a training pass
+  int64_t models_in_memory = 0;
+  int64_t sample_passes = 0, sampled_tokens = 0, computed_tokens = 0;
+  int64_t samples_running = 0, samples_waiting = 0;
+  int64_t cache_blocks = 0, cache_used = 0, cache_cached = 0;  // of 64 positions
+  int64_t cache_lookups = 0, cache_hit_tokens = 0, cache_evictions = 0;
+};
+
 /// How an engine is made.
 struct EngineOptions {
   std::string model;              // folder or .gguf file
@@ -139,6 +150,7 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual const EngineInfo& info() const = 0;
+  virtual EngineCounts counts() { return {}; }
 
   // ---- models in training
   virtual bool has_model(const std::string& model) const = 0;

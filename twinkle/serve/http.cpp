@@ -4,6 +4,8 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/write.hpp>
@@ -54,6 +56,24 @@ class Budget {
   std::atomic<int64_t> left_;
 };
 
+asio::ssl::context tls_context(const HttpOptions& options) {
+  asio::ssl::context context(asio::ssl::context::tls_server);
+  context.set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
+                      asio::ssl::context::no_tlsv1_1);
+  const auto use = [](const char* option, const std::string& file, auto&& read) {
+    try {
+      read();
+    } catch (const boost::system::system_error& e) {
+      throw invalid_argument("[" + std::string(option) + "] cannot use '" + file +
+                             "': " + e.code().message());
+    }
+  };
+  use("tls_cert", options.tls_cert, [&] { context.use_certificate_chain_file(options.tls_cert); });
+  use("tls_key", options.tls_key,
+      [&] { context.use_private_key_file(options.tls_key, asio::ssl::context::pem); });
+  return context;
+}
+
 HttpReply plain_error(int status, const char* detail) {
   return {.status = status, .body = std::string(R"({"detail":")") + detail + "\"}"};
 }
@@ -83,18 +103,25 @@ struct HttpServer::Impl {
   std::atomic<int64_t> connections{0};
   std::atomic<bool> stopping{false};
   asio::io_context context;  // its connections use the above
+  std::optional<asio::ssl::context> tls;
   tcp::acceptor acceptor{context};
   std::vector<std::thread> threads;
 };
 
 namespace {
 
+using Plain = beast::tcp_stream;
+using Tls = asio::ssl::stream<beast::tcp_stream>;
+
 // One connection; all of it runs on its strand.
-class Connection : public std::enable_shared_from_this<Connection> {
+template <class Stream>
+class Connection : public std::enable_shared_from_this<Connection<Stream>> {
  public:
-  Connection(tcp::socket socket, const HttpOptions& options, const HttpServer::Gate& gate,
-             const HttpServer::Handler& handler, Budget& bodies, std::atomic<int64_t>& count)
-      : stream_(std::move(socket)),
+  /// `layer`: what the stream is made of.
+  template <class... Layer>
+  Connection(const HttpOptions& options, const HttpServer::Gate& gate, const HttpServer::Handler& handler,
+             Budget& bodies, std::atomic<int64_t>& count, Layer&&... layer)
+      : stream_(std::forward<Layer>(layer)...),
         deadline_(stream_.get_executor()),
         options_(options),
         gate_(gate),
@@ -109,39 +136,55 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void start() {
-    ErrorCode ignored;
-    stream_.socket().set_option(tcp::no_delay(true), ignored);
-    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read_head(); });
+    begin([](auto& self) { self->read_head(); });
   }
   void refuse() {
-    ErrorCode ignored;
-    stream_.socket().set_option(tcp::no_delay(true), ignored);
-    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] {
+    begin([](auto& self) {
       self->keep_alive_ = false;
       self->write(plain_error(503, "too many connections"));
     });
   }
 
  private:
+  beast::tcp_stream& layer() { return beast::get_lowest_layer(stream_); }
+
+  // The handshake, where there is one.
+  template <class Then>
+  void begin(Then then) {
+    ErrorCode ignored;
+    layer().socket().set_option(tcp::no_delay(true), ignored);
+    asio::dispatch(stream_.get_executor(), [self = this->shared_from_this(), then] {
+      if constexpr (std::is_same_v<Stream, Tls>) {
+        self->layer().expires_after(self->options_.head_timeout);
+        self->stream_.async_handshake(asio::ssl::stream_base::server,
+                                      [self, then](ErrorCode error) { error ? self->close() : then(self); });
+      } else {
+        then(self);
+      }
+    });
+  }
+
   void read_head() {
+    done_ = {};
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(options_.max_head));
     parser_->body_limit(static_cast<uint64_t>(options_.max_body));
     give_time(first_ ? options_.head_timeout : options_.idle_timeout);
-    http::async_read_header(stream_, buffer_, *parser_,
-                            [self = shared_from_this()](ErrorCode error, size_t) { self->head_read(error); });
+    http::async_read_header(
+        stream_, buffer_, *parser_,
+        [self = this->shared_from_this()](ErrorCode error, size_t) { self->head_read(error); });
   }
 
   // For what is read next; after it the reading ends with an error and `late_`, and the client can be told.
   void give_time(std::chrono::seconds time) {
-    stream_.expires_never();
+    layer().expires_never();
     late_ = false;
     deadline_.expires_after(time);
-    deadline_.async_wait([weak = weak_from_this(), turn = ++turn_](ErrorCode error) {
+    deadline_.async_wait([weak = this->weak_from_this(), turn = ++turn_](ErrorCode error) {
       const auto self = error ? nullptr : weak.lock();
       if (!self || self->turn_ != turn) return;  // it was read in the last moment
       self->late_ = true;
-      self->stream_.cancel();
+      self->layer().cancel();
     });
   }
   void take_time_back() {
@@ -161,20 +204,26 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return answer_and_close(plain_error(400, "this is not an HTTP request"));
     if (error) return close();
     first_ = false;
+    begin_ = std::chrono::steady_clock::now();
     const auto& head = parser_->get();
     request_ = {.method = std::string(head.method_string()), .target = std::string(head.target())};
+    done_ = {.method = request_.method, .target = request_.target};
     for (const auto& field : head) request_.headers.emplace_back(field.name_string(), field.value());
     keep_alive_ = head.keep_alive();
     head_only_ = request_.method == "HEAD";
     // Where its body ends is unknown; what follows must not be taken for a request.
     if (!request_.header("transfer-encoding").empty() && !parser_->chunked())
       return answer_and_close(plain_error(501, "transfer-encoding must be chunked"));
-    if (auto reply = gate_(request_)) return answer_and_close(std::move(*reply));
+    auto reply = gate_(request_);
+    done_.who = request_.who;
+    if (reply) return answer_and_close(std::move(*reply));
+    held_ = request_.held;
     if (same_name(request_.header("expect"), "100-continue")) {
       continue_.emplace(http::status::continue_, 11);
-      return http::async_write(stream_, *continue_, [self = shared_from_this()](ErrorCode failed, size_t) {
-        if (!failed) self->begin_body();
-      });
+      return http::async_write(stream_, *continue_,
+                               [self = this->shared_from_this()](ErrorCode failed, size_t) {
+                                 if (!failed) self->begin_body();
+                               });
     }
     begin_body();
   }
@@ -203,24 +252,28 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return answer_and_close(std::move(reply));
     }
     if (parser_->is_done()) return handle();
-    http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
-      if (!error) return self->read_body();
-      if (error == http::error::body_limit)
-        return self->answer_and_close(plain_error(413, "the body is too large"));
-      if (self->late_) return self->answer_and_close(plain_error(408, "the body took too long to arrive"));
-      const bool http_error = error.category() == http::make_error_code(http::error::bad_chunk).category();
-      if (http_error && error != http::error::partial_message && error != http::error::end_of_stream)
-        return self->answer_and_close(plain_error(400, "the body is not as HTTP has it"));
-      self->close();
-    });
+    http::async_read_some(
+        stream_, buffer_, *parser_, [self = this->shared_from_this()](ErrorCode error, size_t) {
+          if (!error) return self->read_body();
+          if (error == http::error::body_limit)
+            return self->answer_and_close(plain_error(413, "the body is too large"));
+          if (self->late_)
+            return self->answer_and_close(plain_error(408, "the body took too long to arrive"));
+          const bool http_error =
+              error.category() == http::make_error_code(http::error::bad_chunk).category();
+          if (http_error && error != http::error::partial_message && error != http::error::end_of_stream)
+            return self->answer_and_close(plain_error(400, "the body is not as HTTP has it"));
+          self->close();
+        });
   }
 
   void handle() {
     take_time_back();
     request_.body = std::move(parser_->get().body());
-    stream_.expires_never();
+    done_.bytes_in = static_cast<int64_t>(request_.body.size());
+    layer().expires_never();
     auto once = std::make_shared<std::atomic<bool>>(false);
-    handler_(std::move(request_), [self = shared_from_this(), once](HttpReply reply) {
+    handler_(std::move(request_), [self = this->shared_from_this(), once](HttpReply reply) {
       if (once->exchange(true)) return;
       asio::dispatch(self->stream_.get_executor(),
                      [self, reply = std::move(reply)]() mutable { self->write(std::move(reply)); });
@@ -236,6 +289,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void write(HttpReply reply) {
     give_back();
+    if (options_.on_reply) {
+      done_.status = reply.status;
+      if (!head_only_)
+        done_.bytes_out = reply.source ? reply.source->size_bytes() : static_cast<int64_t>(reply.body.size());
+      if (!done_.method.empty())
+        done_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+      options_.on_reply(done_);
+    }
     response_.emplace(static_cast<http::status>(reply.status), 11);
     const bool empty = reply.status == 204;
     if (!empty) response_->set(http::field::content_type, reply.content_type);
@@ -247,8 +308,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                              : reply.body.size());
       if (!head_only_ && !reply.source) response_->body() = std::move(reply.body);
     }
-    stream_.expires_after(options_.write_timeout);
-    http::async_write(stream_, *response_, [self = shared_from_this()](ErrorCode error, size_t) {
+    layer().expires_after(options_.write_timeout);
+    http::async_write(stream_, *response_, [self = this->shared_from_this()](ErrorCode error, size_t) {
       self->response_.reset();
       if (!error && self->source_) {
         self->left_ = self->source_->size_bytes();
@@ -267,30 +328,40 @@ class Connection : public std::enable_shared_from_this<Connection> {
     piece_.resize(source_->read(piece_.data(), piece_.size()));
     if (piece_.empty()) return close();  // cut off, and the client sees it
     left_ -= static_cast<int64_t>(piece_.size());
-    stream_.expires_after(options_.write_timeout);
-    asio::async_write(stream_, asio::buffer(piece_), [self = shared_from_this()](ErrorCode error, size_t) {
-      error ? self->close() : self->write_piece();
-    });
+    layer().expires_after(options_.write_timeout);
+    asio::async_write(stream_, asio::buffer(piece_),
+                      [self = this->shared_from_this()](ErrorCode error, size_t) {
+                        error ? self->close() : self->write_piece();
+                      });
   }
 
   void written(ErrorCode error) {
     piece_ = {};
+    held_.reset();
     if (error || !keep_alive_) return finish();
     read_head();
   }
 
   // A client that still sends its body would lose the reply to a reset: a little of it is read and forgotten.
   void finish() {
+    if constexpr (std::is_same_v<Stream, Tls>) {
+      layer().expires_after(std::chrono::seconds(2));
+      stream_.async_shutdown([self = this->shared_from_this()](ErrorCode) { self->finish_layer(); });
+    } else {
+      finish_layer();
+    }
+  }
+  void finish_layer() {
     ErrorCode ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    stream_.expires_after(std::chrono::seconds(2));
+    layer().socket().shutdown(tcp::socket::shutdown_send, ignored);
+    layer().expires_after(std::chrono::seconds(2));
     drain(64);
   }
   void drain(int rounds) {
     if (rounds == 0) return close();
     buffer_.clear();
-    stream_.async_read_some(buffer_.prepare(64 << 10),
-                            [self = shared_from_this(), rounds](ErrorCode error, size_t) {
+    layer().async_read_some(buffer_.prepare(64 << 10),
+                            [self = this->shared_from_this(), rounds](ErrorCode error, size_t) {
                               if (error) return self->close();
                               self->drain(rounds - 1);
                             });
@@ -299,10 +370,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close() {
     take_time_back();
     ErrorCode ignored;
-    stream_.socket().close(ignored);
+    layer().socket().close(ignored);
   }
 
-  beast::tcp_stream stream_;
+  Stream stream_;
   asio::steady_timer deadline_;
   const HttpOptions& options_;
   const HttpServer::Gate& gate_;
@@ -315,6 +386,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<http::response<http::string_body>> response_;
   std::optional<http::response<http::string_body>> continue_;
   HttpRequest request_;
+  std::shared_ptr<void> held_;
+  HttpDone done_;
+  std::chrono::steady_clock::time_point begin_;
   std::shared_ptr<BodySource> source_;
   std::string piece_;
   int64_t left_ = 0;      // of the source
@@ -328,6 +402,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 HttpServer::HttpServer(HttpOptions options, Gate gate, Handler handler)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(gate), std::move(handler))) {
   Impl& s = *impl_;
+  if (!s.options.tls_cert.empty()) s.tls.emplace(tls_context(s.options));
   try {
     const auto found = tcp::resolver(s.context).resolve(s.options.host, std::to_string(s.options.port),
                                                         tcp::resolver::passive);
@@ -353,9 +428,14 @@ void HttpServer::Impl::accept() {
     if (stopping) return;
     if (!error) {
       const bool full = connections >= options.max_connections;
-      const auto connection =
-          std::make_shared<Connection>(std::move(socket), options, gate, handler, bodies, connections);
-      full ? connection->refuse() : connection->start();
+      const auto go = [&](const auto& connection) { full ? connection->refuse() : connection->start(); };
+      if (tls) {
+        go(std::make_shared<Connection<Tls>>(options, gate, handler, bodies, connections, std::move(socket),
+                                             *tls));
+      } else {
+        go(std::make_shared<Connection<Plain>>(options, gate, handler, bodies, connections,
+                                               std::move(socket)));
+      }
       return accept();
     }
     // Out of descriptors: a moment later some may be free.
@@ -373,6 +453,8 @@ void HttpServer::stop() {
   impl_->context.stop();
   for (auto& thread : impl_->threads) thread.join();
 }
+
+int64_t HttpServer::connections() const { return impl_->connections; }
 
 int HttpServer::port() const { return impl_->acceptor.local_endpoint().port(); }
 

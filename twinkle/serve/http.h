@@ -1,6 +1,6 @@
-// An HTTP/1.1 server, in the shape the APIs need: a gate that looks at the head of a request before its body
-// is read, a handler that may answer later from any thread, and timers. The library behind it (Boost.Beast)
-// shows in http.cpp only.
+// An HTTP/1.1 server, over TLS or plain, in the shape the APIs need: a gate that looks at the head of a
+// request before its body is read, a handler that may answer later from any thread, and timers. The library
+// behind it (Boost.Beast) shows in http.cpp only.
 //
 // Bounded before work is done: heads, bodies, the bytes of all bodies together, open connections, and the
 // time a head, a body or a slow reader may take. A reply is one write, without Nagle's delay; one with a
@@ -22,6 +22,9 @@ struct HttpRequest {
   std::string method, target;  // target: path and query, as sent
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
+  // The gate's: who sends it, for the log, and what is let go when the reply has been written.
+  std::string who;
+  std::shared_ptr<void> held;
   /// The first header of that name, whatever its case; "" when there is none.
   std::string_view header(std::string_view name) const;
   /// The target up to '?'.
@@ -45,6 +48,14 @@ struct HttpReply {
   std::shared_ptr<BodySource> source;  // instead of `body`
 };
 
+/// A request that was answered, as an access log tells it: nothing of its content.
+struct HttpDone {
+  std::string method, target, who;
+  int status = 0;
+  int64_t bytes_in = 0, bytes_out = 0;  // of the bodies
+  double seconds = 0;                   // from the head to the reply
+};
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0: any
@@ -54,13 +65,15 @@ struct HttpOptions {
   int64_t max_head = 32 << 10;
   int64_t max_connections = 10000;
   std::chrono::seconds head_timeout{30}, body_timeout{120}, idle_timeout{120}, write_timeout{60};
+  std::string tls_cert, tls_key;                  // PEM files: the chain and its key; "": plain HTTP
+  std::function<void(const HttpDone&)> on_reply;  // from the server's threads; null: nobody asks
 };
 
 class HttpServer {
  public:
   using Respond = std::function<void(HttpReply)>;  // once, from any thread
   /// Called with the head alone; a reply ends the request there.
-  using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
+  using Gate = std::function<std::optional<HttpReply>(HttpRequest&)>;
   using Handler = std::function<void(HttpRequest, Respond)>;
 
   /// Binds the address: unavailable when it can not. Nothing is read before start().
@@ -69,6 +82,7 @@ class HttpServer {
   ~HttpServer();
   void start();
   int port() const;
+  int64_t connections() const;
   /// Runs `fn` on a thread of the server.
   void after(std::chrono::milliseconds delay, std::function<void()> fn);
   /// Ends the threads; nothing is called any more.

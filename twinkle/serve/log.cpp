@@ -197,6 +197,11 @@ int64_t Log::size_bytes() const {
   return size_;
 }
 
+int64_t Log::pending() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(appended_ - answered_);
+}
+
 void Log::run() {
   std::unique_lock lock(mutex_);
   for (;;) {

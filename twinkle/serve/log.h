@@ -57,6 +57,8 @@ class Log {
   void replace(const std::vector<std::string>& payloads);
   /// Of the file.
   int64_t size_bytes() const;
+  /// Records that nobody was told of yet.
+  int64_t pending() const;
 
  private:
   struct Pending {

@@ -51,6 +51,8 @@ struct Operation {
   std::string refused;  // it was wrong on arrival: why. It takes its place in the order and fails there.
 
   // Not in the log.
+  int64_t tokens = 0;  // that it brings, for limits and counts
+  bool ended = false;  // its session is over: it is `refused` without taking a place in the order
   std::chrono::steady_clock::time_point arrived;
   std::shared_ptr<const Result> known;  // it was carried out before a restart: only its effect is wanted
   int64_t size_bytes = 0;               // of body, arguments and itself

@@ -3,7 +3,8 @@
 #include <arpa/inet.h>
 
 #include "twinkle/core/files.h"
-#include "twinkle/serve/random_hex.h"
+#include "twinkle/serve/limit_reply.h"
+#include "twinkle/serve/live_page.h"
 #include "twinkle/serve/tinker_replies.h"
 
 namespace twinkle::serve {
@@ -42,8 +43,9 @@ bool is_loopback(std::string_view host) {
   return ::inet_pton(AF_INET, name.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
 }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+bool has_body(const HttpRequest& request) {
+  const std::string_view length = request.header("content-length");
+  return !request.header("transfer-encoding").empty() || !(length.empty() || length == "0");
 }
 
 // A client whose token is stale gets another for its key by itself when it is told so.
@@ -53,9 +55,12 @@ HttpReply unknown_credential(bool stale) {
   return reply;
 }
 
-bool has_body(const HttpRequest& request) {
-  const std::string_view length = request.header("content-length");
-  return !request.header("transfer-encoding").empty() || !(length.empty() || length == "0");
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -63,25 +68,49 @@ bool has_body(const HttpRequest& request) {
 Server::Server(ServerOptions options, MakeEngine make_engine)
     : options_(std::move(options)),
       lock_(lock_folder(options_.data_dir)),
-      store_(options_.data_dir + "/store.db", seconds_now()),
-      credentials_(store_) {
-  for (const auto& key : options_.api_keys) store_.add_key(key);
-  if (!store_.has_keys()) {
-    new_key_ = random_hex("tml-", 24);
-    store_.add_key(new_key_);
-  }
+      store_(options_.data_dir + "/store.db", clock_seconds()),
+      keys_(options_.data_dir + "/store.db"),
+      credentials_(store_, keys_),
+      admission_(options_.limits, options_.http.max_body, steady_seconds) {
+  for (const auto& key : options_.api_keys) keys_.add({}, clock_seconds(), key);
+  if (keys_.empty()) new_key_ = keys_.add({.name = "first"}, clock_seconds());
+  if (!options_.access_log.empty()) access_log_ = std::make_unique<AccessLog>(options_.access_log);
+  monitor_->on_sampled = [this](const std::string& owner, int64_t tokens) {
+    admission_.spend_tokens(owner, tokens);
+  };
+  options_.core.monitor = monitor_;
+  options_.core.priority = [this](const std::string& owner) {
+    return keys_.priority_of(owner, clock_seconds());
+  };
+  options_.core.session_seconds = options_.session_timeout > 0 ? options_.session_timeout : 1e18;
   options_.core.data_dir = options_.tinker.data_dir = options_.data_dir;
+  options_.tinker.path_prefix = options_.path_prefix;
+  if (!options_.http.tls_cert.empty()) options_.tinker.scheme = "https";
   core_ = std::make_unique<Core>(options_.core, store_);
-  tinker_ = std::make_unique<TinkerApi>(*core_, store_, credentials_, options_.tinker,
+  sessions_ = std::make_unique<SessionKeeper>(*core_, store_, options_.session_timeout);
+  tinker_ = std::make_unique<TinkerApi>(*core_, store_, credentials_, admission_, *sessions_, options_.tinker,
                                         [this](std::chrono::milliseconds delay, std::function<void()> fn) {
                                           http_->after(delay, std::move(fn));
                                         });
+  admin_ = std::make_unique<AdminApi>(
+      AdminApi::Parts{.core = *core_,
+                      .store = store_,
+                      .keys = keys_,
+                      .admission = admission_,
+                      .monitor = *monitor_,
+                      .http = http_counts_,
+                      .model_name = options_.tinker.model_names.front(),
+                      .connections = [this] { return http_->connections(); },
+                      .lost_log_lines = [this] { return access_log_ ? access_log_->lost() : 0; }});
+  options_.http.on_reply = [this](const HttpDone& done) { replied(done); };
   http_ = std::make_unique<HttpServer>(
-      options_.http, [this](const HttpRequest& request) { return gate(request); },
+      options_.http, [this](HttpRequest& request) { return gate(request); },
       [this](const HttpRequest& request, HttpServer::Respond respond) {
         handle(request, std::move(respond));
       });
   http_->start();
+  follow_keys();
+  follow_sessions();
   loader_ = std::thread([this, make_engine = std::move(make_engine)] {
     try {
       core_->start(make_engine());
@@ -103,6 +132,25 @@ std::string Server::engine_error() const {
   return engine_error_;
 }
 
+// What `twinkle-server keys` changes meanwhile.
+void Server::follow_keys() {
+  try {
+    keys_.refresh();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "keys: %s\n", e.what());
+  }
+  http_->after(std::chrono::seconds(1), [this] { follow_keys(); });
+}
+
+void Server::follow_sessions() {
+  try {
+    sessions_->sweep();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "sessions: %s\n", e.what());
+  }
+  http_->after(std::chrono::seconds(1), [this] { follow_sessions(); });
+}
+
 Credentials::Found Server::credential_of(const HttpRequest& request) const {
   std::string_view key = request.header("x-api-key");
   if (key.empty()) {
@@ -110,37 +158,77 @@ Credentials::Found Server::credential_of(const HttpRequest& request) const {
     if (!key.starts_with("Bearer ")) return {};
     key.remove_prefix(7);
   }
-  return credentials_.find(key, core_->now());
+  return credentials_.find(key, clock_seconds());
 }
 
-std::optional<HttpReply> Server::gate(const HttpRequest& request) const {
+std::optional<HttpReply> Server::gate(HttpRequest& request) {
+  request.target = without_prefix(request.target);
   const std::string_view host = host_part(request.header("host"));
-  if (is_loopback(options_.http.host) && !is_loopback(host))
-    return tinker::error_reply(403, "this server is for its own machine: the Host header must name it");
+  if (!allows_host(host)) {
+    return tinker::error_reply(
+        403, "the Host header must name this machine, or what the server was told with --allowed-host");
+  }
   if (const auto origin = request.header("origin"); !origin.empty() && host_part(origin) != host)
     return tinker::error_reply(403, "pages of another origin can not use this server");
-  if (is_health(request.path())) {  // without a key, so without a body
+  // Without a key, so without a body; a download's own signature opens it.
+  if (is_health(request.path()) || request.path() == "/" || TinkerApi::is_download(request.path())) {
     if (request.method != "GET" && request.method != "HEAD")
       return tinker::error_reply(405, "this route takes GET");
     if (has_body(request)) return tinker::error_reply(413, "this route takes no body");
     return std::nullopt;
   }
-  if (TinkerApi::is_download(request.path())) {  // its own signature opens it
-    if (request.method != "GET" && request.method != "HEAD")
-      return tinker::error_reply(405, "this route takes GET");
-    if (has_body(request)) return tinker::error_reply(413, "this route takes no body");
-    return std::nullopt;
-  }
-  const auto credential = credential_of(request);
-  if (!credential.owner) return unknown_credential(credential.stale);
-  switch (tinker_->refusal(request)) {
+  const auto [key, stale] = credential_of(request);
+  if (!key) return unknown_credential(stale);
+  request.who = key->id;
+  const std::string_view admin = AdminApi::route_of(request.path());
+  if (!admin.empty() && request.method != "GET") return tinker::error_reply(405, "this route takes GET");
+  switch (admin.empty() ? tinker_->refusal(request) : 0) {
     case 404:
       return tinker::error_reply(404, "there is no such route");
     case 405:
       return tinker::error_reply(405, "this route does not take that method");
     default:
-      return std::nullopt;
+      break;
   }
+  const Scope scope = admin.empty() ? tinker_->needed_scope(request) : AdminApi::needed_scope(admin);
+  if (!key->scopes.has(scope)) {
+    return tinker::error_reply(
+        403, "this key does not have the scope '" + std::string(scope_name(scope)) + "', which this needs");
+  }
+  if (const auto refused = admission_.enter(*key, request)) return limit_reply(*refused);
+  return std::nullopt;
+}
+
+std::string Server::without_prefix(const std::string& target) const {
+  const std::string& prefix = options_.path_prefix;
+  if (prefix.empty() || !target.starts_with(prefix)) return target;
+  if (target.size() == prefix.size()) return "/";
+  return target[prefix.size()] == '/' ? target.substr(prefix.size()) : target;
+}
+
+bool Server::allows_host(std::string_view host) const {
+  const auto& allowed = options_.allowed_hosts;
+  if (allowed.empty() && !is_loopback(options_.http.host)) return true;
+  const auto same = [&](const std::string& name) {
+    return std::ranges::equal(
+        name, host, [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+  };
+  return is_loopback(host) || std::ranges::any_of(allowed, same);
+}
+
+// What may stand in logs and metrics: no ids.
+std::string_view Server::route_of(const HttpRequest& request) const {
+  if (is_health(request.path()) || request.path() == "/") return request.path();
+  if (TinkerApi::is_download(request.path())) return "download/*";
+  const std::string_view admin = AdminApi::route_of(request.path());
+  return admin.empty() ? tinker_->route_name(request) : admin;
+}
+
+void Server::replied(const HttpDone& done) {
+  const HttpRequest request{.method = done.method, .target = without_prefix(done.target)};
+  const std::string_view route = route_of(request);
+  http_counts_.note(done.method, route, done.status, done.seconds);
+  if (access_log_) access_log_->write(done, route, clock_seconds());
 }
 
 HttpReply Server::health(std::string_view path) const {
@@ -151,11 +239,14 @@ HttpReply Server::health(std::string_view path) const {
 
 void Server::handle(const HttpRequest& request, HttpServer::Respond respond) {
   if (is_health(request.path())) return respond(health(request.path()));
+  if (request.path() == "/") return respond(live_page_reply());
   if (TinkerApi::is_download(request.path())) return respond(tinker_->download(request));
   // The gate was passed with this very key; it may have been taken back since.
-  const auto credential = credential_of(request);
-  if (!credential.owner) return respond(unknown_credential(credential.stale));
-  tinker_->handle(request, *credential.owner, std::move(respond));
+  const auto [key, stale] = credential_of(request);
+  if (!key) return respond(unknown_credential(stale));
+  if (const auto admin = AdminApi::route_of(request.path()); !admin.empty())
+    return respond(admin_->handle(admin, *key));
+  tinker_->handle(request, *key, std::move(respond));
 }
 
 }  // namespace twinkle::serve

@@ -1,9 +1,10 @@
 // The server: store, core, API and HTTP put together. It answers /api/v1/healthz at once and accepts
 // operations while the engine is still being loaded; /readyz says when they are carried out.
 //
-// Every request but those two, and downloads whose address is signed, needs a key, which is looked at before
-// the body is read and before the path is. On a loopback address only loopback names are accepted as Host,
-// and pages of other origins are refused, so that no web page can use a server on the reader's machine.
+// Every request but those two, the page at / and downloads whose address is signed, needs a key, which is
+// looked at before the body is read and before the path is; then what the key may do, and its limits.
+// On a loopback address only loopback names, and those it is told, are accepted as Host, and pages of other
+// origins are refused, so that no web page can use a server on the reader's machine.
 #pragma once
 
 #include <functional>
@@ -13,8 +14,13 @@
 #include <vector>
 
 #include "twinkle/core/files.h"
+#include "twinkle/serve/access_log.h"
+#include "twinkle/serve/admin_api.h"
+#include "twinkle/serve/admission.h"
 #include "twinkle/serve/core.h"
+#include "twinkle/serve/credentials.h"
 #include "twinkle/serve/http.h"
+#include "twinkle/serve/keys.h"
 #include "twinkle/serve/tinker_api.h"
 
 namespace twinkle::serve {
@@ -24,7 +30,12 @@ struct ServerOptions {
   HttpOptions http;
   CoreOptions core;  // data_dir is set from above
   TinkerOptions tinker;
-  std::vector<std::string> api_keys;  // made known at the start
+  std::vector<std::string> api_keys;       // made known at the start
+  KeyLimits limits;                        // of keys without their own
+  std::string access_log;                  // a file, "-" for stderr, "" for none
+  double session_timeout = 86400;          // seconds without a sign of life; 0: for ever
+  std::string path_prefix;                 // "/twinkle": a proxy hands on paths with it, or without
+  std::vector<std::string> allowed_hosts;  // names a Host header may have beside loopback's
 };
 
 class Server {
@@ -42,22 +53,36 @@ class Server {
   /// A key that was made because there was none, "" otherwise. It is kept nowhere.
   const std::string& new_key() const { return new_key_; }
   Store& store() { return store_; }
+  Keys& keys() { return keys_; }
   Core& core() { return *core_; }
 
  private:
-  std::optional<HttpReply> gate(const HttpRequest& request) const;
+  std::optional<HttpReply> gate(HttpRequest& request);
   void handle(const HttpRequest& request, HttpServer::Respond respond);
   Credentials::Found credential_of(const HttpRequest& request) const;
+  std::string without_prefix(const std::string& target) const;
+  bool allows_host(std::string_view host) const;
+  void follow_keys();
+  void follow_sessions();
+  std::string_view route_of(const HttpRequest& request) const;
+  void replied(const HttpDone& done);
   HttpReply health(std::string_view path) const;
 
   ServerOptions options_;
   FolderLock lock_;
   Store store_;
+  Keys keys_;
   Credentials credentials_;
+  Admission admission_;
+  std::shared_ptr<Monitor> monitor_ = std::make_shared<Monitor>();
+  HttpCounts http_counts_;
+  std::unique_ptr<AccessLog> access_log_;
   std::string new_key_;
   std::unique_ptr<HttpServer> http_;  // outlives the core, whose waiters hold replies
   std::unique_ptr<Core> core_;
+  std::unique_ptr<SessionKeeper> sessions_;
   std::unique_ptr<TinkerApi> tinker_;
+  std::unique_ptr<AdminApi> admin_;
   mutable std::mutex error_mutex_;
   std::string engine_error_;
   std::thread loader_;

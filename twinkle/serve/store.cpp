@@ -1,12 +1,9 @@
 #include "twinkle/serve/store.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 
 #include "twinkle/core/files.h"
 #include "twinkle/serve/random_hex.h"
-#include "twinkle/serve/store_statement.h"
 
 namespace twinkle::serve {
 namespace {
@@ -14,7 +11,6 @@ namespace {
 constexpr int kVersion = 1;
 
 constexpr const char* kTables = R"sql(
-CREATE TABLE IF NOT EXISTS keys(hash TEXT PRIMARY KEY, owner TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS notes(id INTEGER PRIMARY KEY, owner TEXT NOT NULL, time REAL NOT NULL, event TEXT NOT NULL, details TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS notes_of_owner ON notes(owner, time);
 CREATE TABLE IF NOT EXISTS usage(owner TEXT NOT NULL, hour REAL NOT NULL, session TEXT NOT NULL, base_model TEXT NOT NULL, kind TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY(owner, hour, session, base_model, kind));
@@ -39,8 +35,10 @@ LoraShape shape_from_json(const Json& j) {
 
 // One row of `things` each.
 Json to_json(const Session& s) {
-  return {
+  Json out = {
       {"id", s.id}, {"owner", s.owner}, {"info", s.info}, {"created", s.created}, {"finished", s.finished}};
+  if (s.ended) out["ended"] = *s.ended;
+  return out;
 }
 Json to_json(const ModelEntry& m) {
   return {{"id", m.id},
@@ -81,34 +79,7 @@ Json to_json(const Checkpoint& c) {
 
 }  // namespace
 
-Store::Store(const std::string& path, double now) : opened_(now) {
-  if (sqlite3_open(path.c_str(), &db_) != SQLITE_OK) {
-    const std::string why = db_ == nullptr ? "no memory" : sqlite3_errmsg(db_);
-    sqlite3_close(db_);
-    throw unavailable("[store] cannot open '" + path + "': " + why);
-  }
-  try {
-    ::chmod(path.c_str(), 0600);
-    sqlite3_busy_timeout(db_, 5000);
-    run("PRAGMA journal_mode=WAL");
-    run("PRAGMA synchronous=FULL");
-    run("PRAGMA trusted_schema=OFF");
-    load();
-  } catch (...) {
-    sqlite3_close(db_);
-    throw;
-  }
-}
-
-Store::~Store() { sqlite3_close(db_); }
-
-void Store::run(const char* sql) const {
-  char* message = nullptr;
-  if (sqlite3_exec(db_, sql, nullptr, nullptr, &message) == SQLITE_OK) return;
-  const std::string why = message == nullptr ? sqlite3_errmsg(db_) : message;
-  sqlite3_free(message);
-  throw unavailable("[store] " + why);
-}
+Store::Store(const std::string& path, double now) : db_(path), opened_(now) { load(); }
 
 void Store::load() {
   Statement version(db_, "PRAGMA user_version", {});
@@ -117,10 +88,8 @@ void Store::load() {
     throw unavailable("[store] the data folder is of version " + std::to_string(found) +
                       ", this program reads up to " + std::to_string(kVersion));
   }
-  run(kTables);
-  run(("PRAGMA user_version=" + std::to_string(kVersion)).c_str());
-  for (Statement keys(db_, "SELECT hash, owner FROM keys", {}); keys.row();)
-    owners_[keys.text(0)] = keys.text(1);
+  db_.run(kTables);
+  db_.run(("PRAGMA user_version=" + std::to_string(kVersion)).c_str());
   for (Statement things(db_, "SELECT kind, entry FROM things", {}); things.row();) {
     const std::string kind = things.text(0);
     const Json e = parse_json(things.text(1), "store");
@@ -131,6 +100,7 @@ void Store::load() {
                                  .info = e.at("info"),
                                  .created = e.at("created"),
                                  .finished = e.value("finished", std::string())};
+        if (e.contains("ended")) sessions_[e.at("id")].ended = e.at("ended").get<double>();
       } else if (kind == "model") {
         models_[e.at("id")] = {.id = e.at("id"),
                                .session = e.at("session"),
@@ -174,35 +144,6 @@ void Store::load() {
   }
 }
 
-// Keys.
-
-std::optional<std::string> Store::owner_of_key(std::string_view key) const {
-  // Looking a hash up tells nothing of the key by its time.
-  const std::string hash = sha256_hex(key);
-  const std::lock_guard lock(mutex_);
-  const auto found = owners_.find(hash);
-  return found == owners_.end() ? std::nullopt : std::optional(found->second);
-}
-
-std::string Store::add_key(std::string_view key) {
-  if (key.size() < 16) throw invalid_argument("[keys] a key needs at least 16 characters");
-  const std::string hash = sha256_hex(key), owner = "user-" + hash.substr(0, 16);
-  const std::lock_guard writing(writing_);
-  Statement(db_, "INSERT OR IGNORE INTO keys VALUES(?, ?)", {hash, owner}).row();
-  const std::lock_guard lock(mutex_);
-  return owners_[hash] = owner;
-}
-
-bool Store::has_keys() const {
-  const std::lock_guard lock(mutex_);
-  return !owners_.empty();
-}
-
-bool Store::has_key_of(const std::string& owner) const {
-  const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(owners_, [&](const auto& entry) { return entry.second == owner; });
-}
-
 // Things.
 
 template <class T>
@@ -215,6 +156,43 @@ void Store::write(std::map<std::string, T>& all, const char* kind, const std::st
 void Store::put(const Session& session) {
   const std::lock_guard writing(writing_);
   write(sessions_, "session", session.id, session);
+}
+
+void Store::end_session(const std::string& id, double now) {
+  const std::lock_guard writing(writing_);
+  Session session;
+  std::vector<std::string> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    session = found->second;
+    for (const auto& [name, sampler] : samplers_) {
+      if (sampler.session == id && sampler.folder.starts_with("samplers/")) gone.push_back(name);
+    }
+  }
+  session.ended = now;
+  write(sessions_, "session", id, session);
+  for (const auto& name : gone) {
+    Statement(db_, "DELETE FROM things WHERE kind = 'sampler' AND id = ?", {name}).row();
+    const std::lock_guard lock(mutex_);
+    samplers_.erase(name);
+  }
+}
+
+bool Store::session_ended(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(id);
+  return found != sessions_.end() && found->second.ended;
+}
+
+std::vector<std::string> Store::live_sessions() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (const auto& [id, session] : sessions_) {
+    if (!session.ended) out.push_back(id);
+  }
+  return out;
 }
 
 void Store::put(const ModelEntry& model) {

@@ -1,8 +1,8 @@
-// Who and what there is: keys, sessions, models, samplers, checkpoints. A SQLite file; all of it is also in
-// memory, so reading asks no disk. Changes are durable when the call returns. Thread-safe.
+// What there is: sessions, models, samplers, checkpoints. A SQLite file; all of it is also in memory, so
+// reading asks no disk. Changes are durable when the call returns. Thread-safe.
 //
-// Everything belongs to an owner, the name of a key. Whoever asks for what is not theirs gets what they would
-// get if it did not exist.
+// Everything belongs to an owner, whom a key names (keys.h). Whoever asks for what is not theirs gets what
+// they would get if it did not exist.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@
 
 #include "twinkle/core/json.h"
 #include "twinkle/serve/engine.h"
-
-struct sqlite3;
+#include "twinkle/serve/sqlite.h"
 
 namespace twinkle::serve {
 
 struct Session {
   std::string id, owner;
-  Json info = Json::object();  // what the client said of itself
-  double created = 0;          // seconds since 1970, as all times here
-  std::string finished;        // how, when its client has said so: "success", "errored", "interrupted"
+  Json info = Json::object();   // what the client said of itself
+  double created = 0;           // seconds since 1970, as all times here
+  std::string finished;         // how, when its client has said so: "success", "errored", "interrupted"
+  std::optional<double> ended;  // when: its client was silent for too long
 };
 
 struct ModelEntry {
@@ -80,16 +80,12 @@ class Store {
   /// Opens or makes the file; `unavailable` when it is damaged or of a newer version.
   /// `now`: of the opening.
   explicit Store(const std::string& path, double now = 0);
-  ~Store();
-
-  /// A key's owner, by the key itself; only its hash is kept.
-  std::optional<std::string> owner_of_key(std::string_view key) const;
-  /// Makes a key known (again); its owner. Keys of fewer than 16 characters are invalid_argument.
-  std::string add_key(std::string_view key);
-  bool has_keys() const;
-  bool has_key_of(const std::string& owner) const;
 
   void put(const Session& session);
+  /// The session is over, and samplers whose weights nothing else names are gone.
+  void end_session(const std::string& id, double now);
+  bool session_ended(const std::string& id) const;
+  std::vector<std::string> live_sessions() const;
   void put(const ModelEntry& model);
   void put(const SamplerEntry& sampler);
   void put(const Checkpoint& checkpoint);
@@ -144,16 +140,13 @@ class Store {
   std::set<std::string> folders() const;
 
  private:
-  struct Statement;
-  void run(const char* sql) const;
   void load();
   template <class T>
   void write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry);
 
-  sqlite3* db_ = nullptr;
+  Database db_;
   std::mutex writing_;        // of the file, which waits for the disk; taken before mutex_
   mutable std::mutex mutex_;  // guards the rest, which every request reads
-  std::map<std::string, std::string, std::less<>> owners_;  // by hash of the key
   std::map<std::string, Session> sessions_;
   std::map<std::string, ModelEntry> models_;
   std::map<std::string, SamplerEntry> samplers_;
@@ -162,5 +155,10 @@ class Store {
   double opened_ = 0;
   std::string secret_;
 };
+
+/// Of a model's or sampler's id.
+inline std::string session_of(std::string_view target) {
+  return std::string(target.substr(0, target.find(':')));
+}
 
 }  // namespace twinkle::serve

@@ -1,5 +1,7 @@
 // What the store only ever adds to, and reads from the file: the audit log and usage.
-#include "twinkle/serve/store_statement.h"
+#include <sqlite3.h>
+
+#include "twinkle/serve/store.h"
 
 namespace twinkle::serve {
 namespace {
@@ -20,7 +22,7 @@ void Store::note(const std::string& owner, const std::string& event, const Json&
   Statement(db_, "INSERT INTO notes(owner, time, event, details) VALUES(?, CAST(? AS REAL), ?, ?)",
             {owner, number(now), event, details.dump(-1, ' ', false, Json::error_handler_t::replace)})
       .row();
-  if (sqlite3_last_insert_rowid(db_) % 1000 != 0) return;
+  if (sqlite3_last_insert_rowid(db_.get()) % 1000 != 0) return;
   Statement(db_, "DELETE FROM notes WHERE id <= (SELECT MAX(id) FROM notes) - CAST(? AS INTEGER)",
             {std::to_string(kMostNotes)})
       .row();
@@ -46,7 +48,7 @@ std::vector<Note> Store::notes_of(const std::string& owner, const std::string& p
 void Store::add(const std::vector<Usage>& used) {
   if (used.empty()) return;
   const std::lock_guard writing(writing_);
-  run("BEGIN");
+  db_.run("BEGIN");
   try {
     for (const Usage& u : used) {
       Statement(db_,
@@ -55,9 +57,9 @@ void Store::add(const std::vector<Usage>& used) {
                 {u.owner, number(u.hour), u.session, u.base_model, u.kind, std::to_string(u.count)})
           .row();
     }
-    run("COMMIT");
+    db_.run("COMMIT");
   } catch (...) {
-    sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+    sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
     throw;
   }
 }

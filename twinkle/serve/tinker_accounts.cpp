@@ -85,8 +85,7 @@ std::span<const TinkerApi::Entry> TinkerApi::account_routes() {
 
 // Also for who shows a token that still holds: another for as long.
 void TinkerApi::auth_token(Call& call) {
-  call.respond(
-      json_reply({{"jwt", credentials_.token_for(call.owner, core_.now(), options_.token_seconds)}}));
+  call.respond(json_reply({{"jwt", credentials_.token_for(call.key, core_.now(), options_.token_seconds)}}));
 }
 
 void TinkerApi::own_key(Call& call) {

@@ -3,6 +3,7 @@
 #include <openssl/rand.h>
 
 #include "twinkle/serve/disk_full.h"
+#include "twinkle/serve/limit_reply.h"
 #include "twinkle/serve/random_hex.h"
 #include "twinkle/serve/tinker_replies.h"
 #include "twinkle/serve/tinker_requests.h"
@@ -67,11 +68,13 @@ bool matches(std::string_view pattern, std::string_view path, std::vector<std::s
 
 }  // namespace
 
-TinkerApi::TinkerApi(Core& core, Store& store, const Credentials& credentials, TinkerOptions options,
-                     After after)
+TinkerApi::TinkerApi(Core& core, Store& store, const Credentials& credentials, Admission& admission,
+                     SessionKeeper& sessions, TinkerOptions options, After after)
     : core_(core),
       store_(store),
       credentials_(credentials),
+      admission_(admission),
+      sessions_(sessions),
       options_(std::move(options)),
       after_(std::move(after)),
       acks_(after_, options_.ack_deadline),
@@ -120,7 +123,7 @@ TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
     for (const Entry& entry : table) {
       std::vector<std::string> arguments;
       if (!matches(entry.path, path, arguments)) continue;
-      if (method == entry.method) return {entry.route, std::move(arguments), false};
+      if (method == entry.method) return {entry.route, std::move(arguments), false, entry.path};
       found.wrong_method = true;
     }
   }
@@ -133,9 +136,18 @@ int TinkerApi::refusal(const HttpRequest& request) const {
   return found.wrong_method ? 405 : 404;
 }
 
-void TinkerApi::handle(const HttpRequest& request, const std::string& owner, HttpServer::Respond respond) {
+std::string_view TinkerApi::route_name(const HttpRequest& request) const { return find_route(request).name; }
+
+Scope TinkerApi::needed_scope(const HttpRequest& request) const {
+  std::string_view path = request.path();
+  if (path.starts_with(kPrefix)) path.remove_prefix(kPrefix.size());
+  return serve::needed_scope(request.method, path);
+}
+
+void TinkerApi::handle(const HttpRequest& request, const KeyEntry& key, HttpServer::Respond respond) {
   const Found found = find_route(request);
-  Call call{.request = request, .owner = owner, .arguments = found.arguments, .respond = respond};
+  Call call{
+      .request = request, .key = key, .owner = key.owner, .arguments = found.arguments, .respond = respond};
   if (found.route == &TinkerApi::telemetry) return telemetry(call);  // nobody reads it
   try {
     std::string unpacked;
@@ -196,12 +208,14 @@ void TinkerApi::create_session(Call& call) {
       .id = random_hex("session-", 16), .owner = call.owner, .info = info, .created = core_.now()};
   store_.put(session);
   store_.touch_session(session.id, core_.now());
+  sessions_.touch(session.id);
   call.respond(json_reply({{"type", "create_session"}, {"session_id", session.id}}));
 }
 
 Session TinkerApi::need_session(const Call& call) {
   const auto session = store_.session(need_text(call.body, "session_id"), call.owner);
   if (!session) throw not_found("there is no such session");
+  if (!sessions_.touch(session->id)) throw not_found("[session] " + ended_text(sessions_.timeout()));
   store_.touch_session(session->id, core_.now());
   return *session;
 }
@@ -235,6 +249,15 @@ void TinkerApi::telemetry(Call& call) { call.respond(json_reply({{"status", "acc
 
 void TinkerApi::submit(Call& call, Operation op, Json reply) {
   op.owner = call.owner;
+  // Told through the future: a client whose chunk is not taken waits for ever.
+  if (!core_.knows(op) && !sessions_.touch(session_of(op.target))) {
+    op.ended = true;
+    op.refused = "[session] " + ended_text(sessions_.timeout());
+  }
+  if (op.tokens > 0 && !core_.knows(op)) {
+    if (const auto refused = admission_.take_tokens(call.key, op.tokens))
+      return call.respond(limit_reply(*refused));
+  }
   const uint64_t ticket = acks_.add(call.respond);
   core_.submit(std::move(op), [this, ticket, note = call.note, reply = std::move(reply)](
                                   const std::variant<std::string, Error>& answer) mutable {
@@ -305,6 +328,8 @@ void TinkerApi::create_model(Call& call) {
   // Sent again, the model is what it was at first.
   if (const auto known = store_.model(model.id, call.owner)) {
     model = *known;
+  } else if (const std::string over = refusal_of([&] { check_models(call); }); !over.empty()) {
+    op.refused = over;
   } else {
     store_.put(model);
   }
@@ -343,6 +368,7 @@ void TinkerApi::training_call(Call& call, const char* json_key) {
   check(op, [&] {
     const TrainCall parsed = proto ? parse_call(call.proto) : parse_call(call.body, json_key);
     call.note = note_on(parsed);
+    for (const Datum& datum : parsed.data) op.tokens += static_cast<int64_t>(datum.tokens.size());
     op.body = encode(parsed);
   });
   submit(call, std::move(op), {{"model_id", head.model_id}});
@@ -365,6 +391,7 @@ void TinkerApi::save_weights(Call& call) {
   check(op, [&] {
     const std::string name = text_or(call.body, "path", random_hex("weights-", 16));
     check_name(name);
+    check_checkpoint_bytes(call);
     op.args = save_arguments(call.body, "weights", name);
     op.args["overwrite"] = bool_or(call.body, "overwrite", false);
   });
@@ -384,6 +411,7 @@ void TinkerApi::save_weights_for_sampler(Call& call) {
     }
     const std::string name = need_text(call.body, "path");
     check_name(name);
+    check_checkpoint_bytes(call);
     op.args = save_arguments(call.body, "sampler_weights", name);
   });
   submit(call, std::move(op));
@@ -415,7 +443,10 @@ void TinkerApi::load_weights(Call& call) {
       check_metadata(*metadata);
       model.user_metadata = *metadata;
     }
-    if (!store_.model(model.id, call.owner)) store_.put(model);
+    if (!store_.model(model.id, call.owner)) {
+      check(op, [&] { check_models(call); });
+      if (op.refused.empty()) store_.put(model);
+    }
   }
   reply["model_id"] = op.target;
   check(op, [&] {
@@ -501,6 +532,7 @@ void TinkerApi::asample(Call& call) {
     sample.tenant = call.owner;
     const Json* params = find(call.body, "sampling_params");
     if (params == nullptr || find(*params, "seed") == nullptr) sample.seed = random_seed();
+    op.tokens = static_cast<int64_t>(sample.prompt.size());
     op.body = encode(sample);
   });
   // The same names however often it is sent.

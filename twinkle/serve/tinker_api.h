@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "twinkle/serve/ack_waits.h"
+#include "twinkle/serve/admission.h"
 #include "twinkle/serve/core.h"
 #include "twinkle/serve/credentials.h"
 #include "twinkle/serve/downloads.h"
 #include "twinkle/serve/http.h"
+#include "twinkle/serve/session_keeper.h"
 
 namespace twinkle::serve {
 
@@ -24,6 +26,8 @@ struct TinkerOptions {
   std::chrono::milliseconds ack_deadline{20000};  // how long a reply waits for the disk
   std::string data_dir;
   std::string public_url;              // under which clients know this server; "": the Host they send
+  std::string scheme = "http";         // of addresses with that Host, unless a proxy says otherwise
+  std::string path_prefix;             // of them
   double url_seconds = 3600;           // of a download
   double token_seconds = 3600;         // of what a key was exchanged for
   Json client_flags = Json::object();  // beside those of client/config, or instead
@@ -36,12 +40,16 @@ class TinkerApi {
  public:
   /// `after` runs a function later (HttpServer::after).
   using After = std::function<void(std::chrono::milliseconds, std::function<void()>)>;
-  TinkerApi(Core& core, Store& store, const Credentials& credentials, TinkerOptions options, After after);
+  TinkerApi(Core& core, Store& store, const Credentials& credentials, Admission& admission,
+            SessionKeeper& sessions, TinkerOptions options, After after);
 
   /// Whether there is such a route, and for this method: 0, else 404 or 405.
   int refusal(const HttpRequest& request) const;
-  /// `owner`: whose key it was.
-  void handle(const HttpRequest& request, const std::string& owner, HttpServer::Respond respond);
+  /// Its path with '*' for what varies; "" when there is no such route.
+  std::string_view route_name(const HttpRequest& request) const;
+  /// What a key must have for it.
+  Scope needed_scope(const HttpRequest& request) const;
+  void handle(const HttpRequest& request, const KeyEntry& key, HttpServer::Respond respond);
   /// Whether its own signature opens a path, so that it needs no key; then what it answers.
   static bool is_download(std::string_view path) { return Downloads::has(path); }
   HttpReply download(const HttpRequest& request) const;
@@ -49,6 +57,7 @@ class TinkerApi {
  private:
   struct Call {
     const HttpRequest& request;
+    const KeyEntry& key;
     const std::string& owner;
     std::vector<std::string> arguments;  // the parts of the path that vary
     HttpServer::Respond respond;
@@ -61,6 +70,7 @@ class TinkerApi {
     Route route = nullptr;
     std::vector<std::string> arguments;
     bool wrong_method = false;
+    std::string_view name = {};
   };
   struct Entry {
     const char *method, *path;  // '*' in the path stands for one part of it
@@ -133,12 +143,17 @@ class TinkerApi {
   std::string base_url(const HttpRequest& request) const;
   Checkpoint readable_checkpoint(const Call& call) const;
   void note(const Call& call, const char* event, const std::string& path, Json details = Json::object());
+  // Limits of a key, told as errors of the operation: waiting does not help (tinker_limits.cpp).
+  void check_models(const Call& call) const;
+  void check_checkpoint_bytes(const Call& call) const;
   bool is_base_model(const std::string& name) const;
   Session need_session(const Call& call);
 
   Core& core_;
   Store& store_;
   const Credentials& credentials_;
+  Admission& admission_;
+  SessionKeeper& sessions_;
   TinkerOptions options_;
   After after_;
   AckWaits acks_;

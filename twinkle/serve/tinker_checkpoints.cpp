@@ -92,7 +92,8 @@ std::string TinkerApi::base_url(const HttpRequest& request) const {
     return std::isalnum(c) != 0 || c == '.' || c == ':' || c == '-' || c == '[' || c == ']';
   });
   if (!plain) throw invalid_argument("the Host header is missing or not plain");
-  return (request.header("x-forwarded-proto") == "https" ? "https://" : "http://") + host;
+  const bool proxy_is_safe = request.header("x-forwarded-proto") == "https";
+  return (proxy_is_safe ? "https" : options_.scheme) + "://" + host + options_.path_prefix;
 }
 
 void TinkerApi::archive(Call& call) {

@@ -53,13 +53,34 @@ class ServerEngine : public serve::Engine {
   explicit ServerEngine(const serve::EngineOptions& options)
       : model_(options.model, model_options(options)),
         sampler_(model_.model(), tokenizer_of(model_),
-                 EngineOptions{.kv_cache_mb = options.kv_cache_mb, .own_thread = false}) {
+                 EngineOptions{.kv_cache_mb = options.kv_cache_mb, .own_thread = false}),
+        tokens_per_pass_(options.tokens_per_pass) {
     info_ = {.context = sampler_.context(), .max_rank = options.max_rank};
     for (const int64_t id : model_.model().config().eos_token_ids)
       end_ids_.push_back(static_cast<int32_t>(id));
   }
 
   const serve::EngineInfo& info() const override { return info_; }
+
+  serve::EngineCounts counts() override {
+    const EngineStats stats = sampler_.stats();
+    return {.train_passes = model_.num_passes(),
+            .train_tokens = model_.num_pass_tokens(),
+            .computed_rows = model_.num_computed_rows(),
+            .tokens_per_pass = tokens_per_pass_,
+            .models_in_memory = static_cast<int64_t>(adapters_.size()),
+            .sample_passes = stats.passes,
+            .sampled_tokens = stats.sampled_tokens,
+            .computed_tokens = stats.computed_tokens,
+            .samples_running = stats.running,
+            .samples_waiting = stats.waiting,
+            .cache_blocks = stats.blocks.total,
+            .cache_used = stats.blocks.used,
+            .cache_cached = stats.blocks.cached,
+            .cache_lookups = stats.blocks.lookups,
+            .cache_hit_tokens = stats.blocks.hit_tokens,
+            .cache_evictions = stats.blocks.evictions};
+  }
 
   // Models.
   bool has_model(const std::string& model) const override { return adapters_.contains(model); }
@@ -417,6 +438,7 @@ class ServerEngine : public serve::Engine {
 
   MultiLoraTransformersModel model_;
   SampleEngine sampler_;
+  int64_t tokens_per_pass_;
   serve::EngineInfo info_;
   std::vector<int32_t> end_ids_;
   std::map<std::string, std::string> adapters_;  // of each model

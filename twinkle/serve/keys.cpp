@@ -1,0 +1,217 @@
+#include "twinkle/serve/keys.h"
+
+#include <algorithm>
+
+#include "twinkle/core/error.h"
+#include "twinkle/core/files.h"
+#include "twinkle/serve/random_hex.h"
+
+namespace twinkle::serve {
+namespace {
+
+bool valid(const KeyEntry& entry, double now) { return !entry.expires || *entry.expires > now; }
+
+std::string id_of(const std::string& hash) { return "key-" + hash.substr(0, 12); }
+
+// `keys list` and Prometheus show it as it is.
+void check_name(const std::string& name) {
+  const bool plain = !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](unsigned char c) {
+    return (std::isalnum(c) != 0 && c < 128) || c == '.' || c == '_' || c == '-' || c == '@';
+  });
+  if (!plain)
+    throw invalid_argument("[keys] a name has 1 to 64 letters, digits, '.', '_', '-' and '@', got '" + name +
+                           "'");
+}
+
+KeyEntry entry_from(const Json& j) {
+  KeyEntry out{.id = j.at("id"), .name = j.at("name"), .owner = j.at("owner")};
+  out.scopes = Scopes::parse(j.at("scopes").get<std::vector<std::string>>());
+  const Json& limits = j.at("limits");
+  out.limits = {.requests_per_second = limits.at("requests_per_second"),
+                .bytes_in_flight = limits.at("bytes_in_flight"),
+                .models = limits.at("models"),
+                .checkpoint_bytes = limits.at("checkpoint_bytes"),
+                .tokens_per_minute = limits.at("tokens_per_minute")};
+  out.priority = j.at("priority");
+  out.created = j.at("created");
+  if (!j.at("expires").is_null()) out.expires = j.at("expires").get<double>();
+  return out;
+}
+
+}  // namespace
+
+Json to_json(const KeyEntry& e) {
+  return {{"id", e.id},
+          {"name", e.name},
+          {"owner", e.owner},
+          {"scopes", e.scopes.names()},
+          {"limits",
+           {{"requests_per_second", e.limits.requests_per_second},
+            {"bytes_in_flight", e.limits.bytes_in_flight},
+            {"models", e.limits.models},
+            {"checkpoint_bytes", e.limits.checkpoint_bytes},
+            {"tokens_per_minute", e.limits.tokens_per_minute}}},
+          {"priority", e.priority},
+          {"created", e.created},
+          {"expires", e.expires ? Json(*e.expires) : Json(nullptr)}};
+}
+
+Keys::Keys(const std::string& path) : db_(path) {
+  db_.run("BEGIN IMMEDIATE");
+  db_.run("CREATE TABLE IF NOT EXISTS api_keys(hash TEXT PRIMARY KEY, entry TEXT NOT NULL)");
+  take_over_old_table();
+  db_.run("COMMIT");
+  const std::lock_guard lock(mutex_);
+  load();
+}
+
+// The first servers kept a hash and an owner, and every key might do everything.
+void Keys::take_over_old_table() {
+  if (!Statement(db_, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'keys'").row()) return;
+  const std::lock_guard lock(mutex_);
+  for (Statement rows(db_, "SELECT hash, owner FROM keys"); rows.row();) {
+    const std::string id = id_of(rows.text(0));
+    write(rows.text(0), {.id = id, .name = id, .owner = rows.text(1)});
+  }
+  db_.run("DROP TABLE keys");
+}
+
+void Keys::load() {
+  Statement version(db_, "PRAGMA data_version");
+  version.row();
+  version_ = version.text(0);
+  std::map<std::string, std::shared_ptr<const KeyEntry>, std::less<>> entries;
+  for (Statement rows(db_, "SELECT hash, entry FROM api_keys"); rows.row();) {
+    try {
+      entries[rows.text(0)] = std::make_shared<const KeyEntry>(entry_from(parse_json(rows.text(1), "store")));
+    } catch (const Json::exception&) {
+      throw unavailable("[keys] an entry is not as this program writes it");
+    }
+  }
+  entries_ = std::move(entries);
+}
+
+void Keys::refresh() {
+  const std::lock_guard lock(mutex_);
+  Statement version(db_, "PRAGMA data_version");
+  if (version.row() && version.text(0) != version_) load();
+}
+
+std::shared_ptr<const KeyEntry> Keys::find(std::string_view key, double now) const {
+  // Looking a hash up tells nothing of the key by its time.
+  const std::string hash = sha256_hex(key);
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(hash);
+  return found == entries_.end() || !valid(*found->second, now) ? nullptr : found->second;
+}
+
+std::shared_ptr<const KeyEntry> Keys::by_id(const std::string& id, double now) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [hash, entry] : entries_) {
+    if (entry->id == id && valid(*entry, now)) return entry;
+  }
+  return nullptr;
+}
+
+std::vector<KeyEntry> Keys::list() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<KeyEntry> out;
+  for (const auto& [hash, entry] : entries_) out.push_back(*entry);
+  return out;
+}
+
+bool Keys::empty() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.empty();
+}
+
+int64_t Keys::priority_of(const std::string& owner, double now) const {
+  const std::lock_guard lock(mutex_);
+  int64_t out = 1;
+  for (const auto& [hash, entry] : entries_) {
+    if (entry->owner == owner && valid(*entry, now)) out = std::max(out, entry->priority);
+  }
+  return out;
+}
+
+// Under mutex_.
+void Keys::write(const std::string& hash, const KeyEntry& entry) {
+  Statement(db_, "INSERT OR REPLACE INTO api_keys VALUES(?, ?)", {hash, to_json(entry).dump()}).row();
+  entries_[hash] = std::make_shared<const KeyEntry>(entry);
+}
+
+std::vector<std::string> Keys::valid_hashes(const std::string& name, double now) const {
+  std::vector<std::string> out;
+  for (const auto& [hash, entry] : entries_) {
+    if ((entry->name == name || entry->id == name) && valid(*entry, now)) out.push_back(hash);
+  }
+  return out;
+}
+
+const std::string& Keys::newest_of(const std::vector<std::string>& hashes) const {
+  return *std::ranges::max_element(hashes, {},
+                                   [&](const std::string& hash) { return entries_.at(hash)->created; });
+}
+
+std::string Keys::add(KeyEntry entry, double now, std::string key) {
+  if (key.empty()) key = random_hex("tml-", 24);
+  if (key.size() < 16) throw invalid_argument("[keys] a key needs at least 16 characters");
+  const std::string hash = sha256_hex(key);
+  const std::lock_guard lock(mutex_);
+  if (const auto known = entries_.find(hash); known != entries_.end() && valid(*known->second, now))
+    return key;
+  entry.id = id_of(hash);
+  if (entry.owner.empty()) entry.owner = "user-" + hash.substr(0, 16);
+  if (entry.name.empty()) entry.name = entry.id;
+  check_name(entry.name);
+  if (!valid_hashes(entry.name, now).empty())
+    throw conflict("[keys] there is a key with the name '" + entry.name + "' already");
+  entry.created = now;
+  write(hash, entry);
+  return key;
+}
+
+void Keys::revoke(const std::string& name, double now) {
+  const std::lock_guard lock(mutex_);
+  const auto hashes = valid_hashes(name, now);
+  if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
+  for (const auto& hash : hashes) {
+    KeyEntry entry = *entries_.at(hash);
+    entry.expires = now;
+    write(hash, entry);
+  }
+}
+
+std::string Keys::rotate(const std::string& name, double grace, double now) {
+  std::string key = random_hex("tml-", 24);
+  const std::lock_guard lock(mutex_);
+  const auto hashes = valid_hashes(name, now);
+  if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
+  KeyEntry entry = *entries_.at(newest_of(hashes));
+  entry.created = now;
+  write(sha256_hex(key), entry);  // first: a crash between the two leaves both
+  for (const auto& hash : hashes) {
+    KeyEntry old = *entries_.at(hash);
+    old.expires = std::min(old.expires.value_or(now + grace), now + grace);
+    write(hash, old);
+  }
+  return key;
+}
+
+void Keys::change(const std::string& name, const std::function<void(KeyEntry&)>& edit, double now) {
+  const std::lock_guard lock(mutex_);
+  const auto hashes = valid_hashes(name, now);
+  if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
+  for (const auto& hash : hashes) {
+    const KeyEntry& old = *entries_.at(hash);
+    KeyEntry entry = old;
+    edit(entry);
+    entry.id = old.id;
+    entry.name = old.name;
+    entry.owner = old.owner;
+    if (hash != newest_of(hashes)) entry.expires = old.expires;  // one that was rotated away
+    write(hash, entry);
+  }
+}
+
+}  // namespace twinkle::serve

@@ -1,0 +1,50 @@
+#include "twinkle/serve/session_keeper.h"
+
+#include <cstdio>
+#include <set>
+
+namespace twinkle::serve {
+
+SessionKeeper::SessionKeeper(Core& core, Store& store, double timeout)
+    : core_(core), store_(store), timeout_(timeout) {
+  for (const auto& session : store_.live_sessions()) heard_[session] = core_.now();
+}
+
+bool SessionKeeper::touch(const std::string& session) {
+  const std::lock_guard lock(mutex_);
+  if (store_.session_ended(session)) return false;
+  heard_[session] = core_.now();
+  return true;
+}
+
+std::vector<std::string> SessionKeeper::sweep() {
+  if (timeout_ <= 0) return {};
+  const std::lock_guard lock(mutex_);  // whoever is heard of meanwhile comes before or after all of this
+  const double now = core_.now();
+  std::vector<std::string> silent;
+  for (const auto& [session, heard] : heard_) {
+    if (heard + timeout_ <= now) silent.push_back(session);
+  }
+  if (silent.empty()) return {};
+  std::set<std::string> busy;
+  for (const auto& target : core_.busy_targets()) busy.insert(session_of(target));
+  std::erase_if(silent, [&](const std::string& session) { return busy.contains(session); });
+  for (const auto& session : silent) {
+    store_.end_session(session, now);
+    heard_.erase(session);
+  }
+  if (!silent.empty()) core_.drop_ended();
+  return silent;
+}
+
+std::string ended_text(double timeout) {
+  char text[160];
+  std::snprintf(
+      text, sizeof(text),
+      "the session has ended: nothing was heard of it for %g s. What it saved is still there; go on "
+      "from a checkpoint",
+      timeout);
+  return text;
+}
+
+}  // namespace twinkle::serve

@@ -1,0 +1,40 @@
+// Which sessions are alive. A session ends when nothing was heard of it for `timeout` seconds, no heartbeat
+// and no request, and none of its operations waits or runs. What it saved stays; its models leave the memory
+// for good, and so do the samplers that nothing but the session names. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "twinkle/serve/core.h"
+#include "twinkle/serve/store.h"
+
+namespace twinkle::serve {
+
+class SessionKeeper {
+ public:
+  /// Every session that has not ended was heard of just now. `timeout` 0: none ends.
+  SessionKeeper(Core& core, Store& store, double timeout);
+
+  /// Something is heard of a session: from now on it does not end for a while. False when it has ended.
+  bool touch(const std::string& session);
+  /// Ends those whose time is over; which.
+  std::vector<std::string> sweep();
+  double timeout() const { return timeout_; }
+
+ private:
+  Core& core_;
+  Store& store_;
+  double timeout_;
+  std::mutex mutex_;
+  std::map<std::string, double> heard_;  // of each that is alive, when
+};
+
+/// What a client is told.
+std::string ended_text(double timeout);
+
+}  // namespace twinkle::serve

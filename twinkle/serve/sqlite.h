@@ -1,0 +1,46 @@
+// The few things that are asked of SQLite. A database is used by one thread at a time; errors are
+// `unavailable`, of a full disk with its own words.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace twinkle::serve {
+
+/// A file, readable by its owner only, with a write-ahead log and durable commits. Several processes may have
+/// it open.
+class Database {
+ public:
+  explicit Database(const std::string& path);
+  ~Database();
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+  void run(const char* sql) const;
+  sqlite3* get() const { return db_; }
+
+ private:
+  sqlite3* db_ = nullptr;
+};
+
+/// A prepared statement with text parameters: values never become part of the SQL.
+class Statement {
+ public:
+  Statement(const Database& database, const char* sql, std::initializer_list<std::string_view> values = {});
+  ~Statement();
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+  /// Goes to the next row; false behind the last.
+  bool row();
+  std::string text(int column) const;
+
+ private:
+  [[noreturn]] void fail() const;
+  sqlite3* db_;
+  sqlite3_stmt* statement_ = nullptr;
+};
+
+}  // namespace twinkle::serve

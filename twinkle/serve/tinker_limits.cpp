@@ -1,0 +1,32 @@
+// The limits of a key that hold what it has, not what it sends.
+#include <algorithm>
+
+#include "twinkle/core/error.h"
+#include "twinkle/serve/tinker_api.h"
+
+namespace twinkle::serve {
+
+void TinkerApi::check_models(const Call& call) const {
+  const int64_t most = admission_.limits_of(call.key).models;
+  if (most <= 0) return;
+  const auto models = store_.models_of(call.owner);
+  const auto alive = std::ranges::count_if(
+      models, [&](const ModelEntry& model) { return !store_.session_ended(model.session); });
+  if (alive >= most) {
+    throw exhausted("[limit] this key may have " + std::to_string(most) +
+                    " models in training, and has them; they end with their sessions");
+  }
+}
+
+void TinkerApi::check_checkpoint_bytes(const Call& call) const {
+  const int64_t most = admission_.limits_of(call.key).checkpoint_bytes;
+  if (most <= 0) return;
+  int64_t bytes = 0;
+  for (const auto& checkpoint : store_.checkpoints_of(call.owner, "", core_.now())) bytes += checkpoint.bytes;
+  if (bytes >= most) {
+    throw exhausted("[limit] this key may have " + std::to_string(most) + " bytes of checkpoints, and has " +
+                    std::to_string(bytes) + "; delete some");
+  }
+}
+
+}  // namespace twinkle::serve
