@@ -7,7 +7,7 @@ list=scripts/lib/apt-packages
 bad=0
 while read -r package group evidence; do
   [[ -z $package || $package == \#* ]] && continue
-  [[ $group == base || $group == fuzz ]] || { echo "$list: $package: unknown group '$group'"; bad=1; }
+  [[ $group == base || $group == fuzz || $group == browser ]] || { echo "$list: $package: unknown group '$group'"; bad=1; }
   [ "$evidence" = - ] && continue
   find twinkle tests bench fuzz cookbook cmake scripts .ci CMakeLists.txt CMakePresets.json -type f ! -path "$list" \
     -print0 | xargs -0 grep -qE -e "$evidence" || { echo "$list: nothing in the tree matches '$evidence', so $package is not needed"; bad=1; }
