@@ -17,6 +17,8 @@
 #include "twinkle/train/multi_lora_transformers_model.h"
 
 using namespace twinkle;
+using twinkle::bench::Clock;
+using twinkle::bench::seconds_since;
 
 namespace {
 
