@@ -39,7 +39,7 @@ TEST(PackedBatch, RefusesMisshapenFeaturesByIndex) {
   EXPECT_EQ(error_of({{.input_ids = {1}, .labels = {1}}, {}}), "[batch] feature 1: has no tokens");
   EXPECT_EQ(error_of({{.input_ids = {1, 2}, .labels = {1}}}), "[batch] feature 0: has 1 labels for 2 tokens");
   EXPECT_EQ(error_of({{.input_ids = {1, 2}, .labels = {1, 2}, .weights = {1}}}),
-            "[batch] feature 0: has 1 weights for 2 tokens");
+            "[batch] feature 0: has 1 weights for 2 labels");
 }
 
 TEST(PackedBatch, ReductionOrderFollowsOrderNotPlace) {

@@ -212,7 +212,7 @@ TEST_P(Both, NothingIsLeftBehindByABadCall) {
   check("[batch] sequence 4 (rows.jsonl row 5): has no tokens", [](auto& d) { d[4].input_ids.clear(); });
   check("[batch] sequence 5 (rows.jsonl row 6): has 3 labels for 16 tokens",
         [](auto& d) { d[5].labels.resize(3); });
-  check("[batch] sequence 3 (rows.jsonl row 4): has 1 weights for 40 tokens",
+  check("[batch] sequence 3 (rows.jsonl row 4): has 1 weights for 40 labels",
         [](auto& d) { d[3].weights = {1.0f}; });
   check("[batch] sequence 5 (rows.jsonl row 6): token 512 at position 2 is not in the vocabulary of 512",
         [](auto& d) { d[5].input_ids[2] = 512; });
