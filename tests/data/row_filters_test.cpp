@@ -14,7 +14,7 @@ TEST(ModelFilter, KeepsWhatAllowedModelsWrote) {
   for (const char* name : {"Qwen/Qwen3-235B-A22B", "qwen2.5-7b-instruct", "deepseek-ai/DeepSeek-R1",
                            "zai-org/GLM-4.6", "moonshotai/Kimi-K2-Instruct", "MiniMaxAI/MiniMax-M2"})
     EXPECT_EQ(of_row({{"model_id", name}}), "") << name;
-  for (const char* name : {"gpt-4o", "claude-opus-4", "notqwen3", "qwen", ""})
+  for (const char* name : {"gpt-4o", "mistral-large", "notqwen3", "qwen", ""})
     EXPECT_EQ(of_row({{"model_id", name}}), "model_not_allowed") << name;
   EXPECT_EQ(of_row({{"model_id", 3}}), "model_not_allowed");
   EXPECT_EQ(of_row(Row::object()), "model_not_allowed");
@@ -118,12 +118,15 @@ TEST(MessageNormalizer, MessagesOfOneRoleBecomeOne) {
   Trajectory conversation =
       of(Json::array({said("system", " "), said("user", "a"), said("user", ""), said("user", "b"), weighed,
                       said("assistant", "x"), said("assistant", "y"), said("user", "z")}));
-  conversation.user_data = Json::array({Json::array({"key_rounds", "[6]"}), Json::array({"id", "7"})});
+  conversation.user_data = Json::array({Json::array({"key_rounds", "[6]"}), Json::array({"id", "7"}),
+                                        Json::array({"intents", R"({"6": "code"})"})});
   const Trajectory got = edited_by("MessageNormalizer", conversation);
   EXPECT_EQ(got.messages,
             Json::array({said("user", "a\nb"), weighed, said("assistant", "x\ny"), said("user", "z")}));
   // Places in user_data follow their messages.
-  EXPECT_EQ(got.user_data, Json::array({Json::array({"id", "7"}), Json::array({"key_rounds", "[2]"})}));
+  EXPECT_EQ(quality::user_data_of(got, "key_rounds"), Json::array({2}));
+  EXPECT_EQ(quality::user_data_of(got, "intents"), Json({{"2", "code"}}));
+  EXPECT_EQ(quality::user_data_of(got, "id"), 7);
   const Json blocks = Json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "a"}]},
       {"role": "user", "content": [{"type": "text", "text": "b"}]}, {"role": "user", "content": "c"}])");
   const Json merged = edited("MessageNormalizer", of(blocks));
@@ -194,7 +197,11 @@ TEST(IntentClassifier, TrainsOnTheRoundsItFinds) {
   EXPECT_EQ(reason("IntentClassifier", talk(kQuestion, kAnswer)), "no_key_rounds");
   const Json keep = {{"drop_no_key_rounds", false}, {"intent_field", "about"}};
   EXPECT_EQ(reason("IntentClassifier", talk(kQuestion, kAnswer), keep), "");
-  const Trajectory other = edited_by("IntentClassifier", talk(kQuestion, kAnswer), keep);
+  Trajectory stale = talk(kQuestion, kAnswer);
+  stale.user_data =
+      Json::array({Json::array({"key_rounds", "[1]"}), Json::array({"intents", R"({"1": "math"})"})});
+  const Trajectory other = edited_by("IntentClassifier", stale, keep);
+  EXPECT_EQ(quality::user_data_of(other, "intents"), nullptr);
   EXPECT_EQ(quality::user_data_of(other, "about"), "other");
   EXPECT_EQ(quality::user_data_of(other, "key_rounds"), nullptr);
 }

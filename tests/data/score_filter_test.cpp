@@ -103,6 +103,12 @@ TEST(ScoreFilter, WhichRoundsAreJudged) {
   EXPECT_EQ(judged(two, {{"intents", {"math"}}}).reason, "");
   EXPECT_EQ(judged(two, {{"intents", {"code"}}}).reason, "score_no_context");
   EXPECT_EQ(judged(two, {{"intents", {"code"}}, {"keep_if_no_key_rounds", true}}).reason, "");
+  two.user_data = Json::array({Json::array({"intents", R"({"3": 5})"})});  // a row's own
+  EXPECT_EQ(judged(two, {{"intents", {"math"}}}).reason, "score_no_context");
+  // What the template refuses is for encode() to report.
+  Trajectory picture = talk("q", kEasy);
+  picture.messages[0]["content"] = Json::array({{{"type", "image"}, {"image", "cat.png"}}});
+  EXPECT_EQ(judged(picture).reason, "");
   // Answers of fewer than six tokens say nothing.
   EXPECT_EQ(judged(talk("q", "xabcd")).reason, "");
   EXPECT_EQ(judged(talk("q", "xabcde")).reason, "score_all_rounds_failed");

@@ -200,6 +200,22 @@ TEST(Pick, DependsOnSeedStreamAndPositionOnly) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(pick_token(kLogits, {}, place).id, first);
 }
 
+TEST(Pick, SeveralStreamsDrawAsEachAlone) {
+  const std::vector<uint64_t> streams = {0, 1, 2, 3, ~uint64_t{0}, 77};
+  for (const SamplingParams& params :
+       {SamplingParams{}, SamplingParams{.temperature = 0.5, .top_k = 3}, SamplingParams{.temperature = 0}}) {
+    PickPlace place{.seed = 9};
+    const std::vector<Picked> together = pick_tokens(kLogits, params, place, streams);
+    ASSERT_EQ(together.size(), streams.size());
+    for (size_t i = 0; i < streams.size(); ++i) {
+      place.stream = streams[i];
+      const Picked alone = pick_token(kLogits, params, place);
+      EXPECT_EQ(together[i].id, alone.id);
+      EXPECT_EQ(together[i].logprob, alone.logprob);
+    }
+  }
+}
+
 TEST(Pick, RefusesLogitsThatAreNotNumbers) {
   for (const float bad : {NAN, INFINITY}) {
     const std::vector<float> logits = {0.0f, bad};

@@ -60,7 +60,9 @@ TEST(Keys, KeepTheirOwnerWhenTheyAreRotated) {
   EXPECT_NE(keys.find(late, 4999), nullptr);
   EXPECT_EQ(keys.find(late, 5000), nullptr);
   EXPECT_EQ(keys.find(fresh, 2500), nullptr);
+  const std::string rotated = keys.find(late, 2999)->id;
   const std::string last = keys.rotate("ann", 0, 3000);
+  EXPECT_EQ(keys.by_id(rotated, 3000), nullptr);  // what names the old key is worth as little
   EXPECT_EQ(keys.find(late, 3000), nullptr);
   EXPECT_NE(keys.find(last, 3000), nullptr);
 }

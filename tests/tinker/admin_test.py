@@ -305,7 +305,7 @@ def main():
     server.options = ["--access-log", f"{server.folder}/access.jsonl"]
     server.stop()
     server.start()
-    return run_tests(server, [(name, test) for name, test in globals().items() if name.startswith("test_")])
+    return run_tests(server, globals())
 
 
 if __name__ == "__main__":

@@ -47,5 +47,4 @@ def test_custom_loss_is_exact_for_signed_weights(server):
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests(Server(sys.argv[1]), [("test_custom_loss_is_exact_for_signed_weights",
-                                              test_custom_loss_is_exact_for_signed_weights)]))
+    sys.exit(run_tests(Server(sys.argv[1]), globals()))

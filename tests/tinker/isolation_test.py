@@ -311,7 +311,7 @@ def test_restart_keeps_results(server):
 
 
 def main():
-    return run_tests(Server(sys.argv[1]), [(name, test) for name, test in globals().items() if name.startswith("test_")])
+    return run_tests(Server(sys.argv[1]), globals())
 
 
 if __name__ == "__main__":

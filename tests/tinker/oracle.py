@@ -120,9 +120,6 @@ def picked(oracle, tokens, targets):
 
 def run(tests):
     """Those of a script's globals that are tests, or the ones that are named."""
-    build, wanted = sys.argv[1], sys.argv[3:]
     print(f"tinker {tinker.__version__}")
-    server = Server(build)
-    models = Models(server)
-    return run_tests(server, [(name, lambda _, test=test: test(models)) for name, test in tests.items()
-                              if name.startswith("test_") and (not wanted or name in wanted)])
+    server = Server(sys.argv[1])
+    return run_tests(server, tests, sys.argv[3:], Models(server))

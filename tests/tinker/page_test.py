@@ -67,7 +67,7 @@ def test_a_wrong_key(server):
 def main():
     if shutil.which("chromium") is None:
         missing("chromium (scripts/setup --browser)")
-    return run_tests(Server(BUILD), [(name, test) for name, test in globals().items() if name.startswith("test_")])
+    return run_tests(Server(BUILD), globals())
 
 
 if __name__ == "__main__":

@@ -94,13 +94,16 @@ class Server:
             return error.code, json.loads(text) if text else None
 
 
-def run_tests(server, tests):
-    """Runs all (name, function of the server), whatever fails, and stops the server; the exit code."""
+def run_tests(server, scope, wanted=(), given=None):
+    """Runs every test_* of `scope`, or only the wanted ones, whatever fails, and stops the server; the exit code. A test
+    is called with what is given, the server without it."""
     failed = 0
-    for name, test in tests:
+    for name, test in list(scope.items()):
+        if not name.startswith("test_") or (wanted and name not in wanted):
+            continue
         begin = time.time()
         try:
-            test(server)
+            test(server if given is None else given)
             print(f"[ok] {name} {time.time() - begin:.1f} s", flush=True)
         except Exception:  # every test is to be seen
             traceback.print_exc()

@@ -279,10 +279,8 @@ def test_pickled_clients(server):
 
 
 def main():
-    build, wanted = sys.argv[1], sys.argv[2:]
     print(f"tinker {tinker.__version__}")
-    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
-    return run_tests(Server(build), [(name, test) for name, test in tests if not wanted or name in wanted])
+    return run_tests(Server(sys.argv[1]), globals(), sys.argv[2:])
 
 
 if __name__ == "__main__":

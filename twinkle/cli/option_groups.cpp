@@ -131,7 +131,8 @@ ArgGroup dataset_args() {
           "Parameters of the filters, as a JSON object: {\"HardFilter\": {\"max_rounds\": 20}}. Those that "
           "count or score take the run's tokenizer and model."),
       option("dropped_log", kString, nullptr,
-             "File that gets every row that is left out, with the reason, as JSON lines.",
+             "File that gets every row that is left out, with the reason, as JSON lines; with --lazy those "
+             "that filters leave out.",
              {.aliases = {"dropped_log_path"}, .value = "FILE"}),
       option("bad_rows", kString, "raise", "Stop at a row that cannot be used, or drop it and count it.",
              {.choices = {"raise", "drop"}}),

@@ -91,9 +91,9 @@ class IntentClassifier : public QualityFilter {
       if (counts.contains(name) && (most == "other" || counts[name] > counts[most])) most = name;
     }
     set_user_data(conversation, field_, most);
-    if (intents.empty()) return;
-    set_user_data(conversation, "key_rounds", rounds);
-    set_user_data(conversation, "intents", names);
+    // Without any, what was found before does not hold either.
+    set_user_data(conversation, "key_rounds", intents.empty() ? Json() : rounds);
+    set_user_data(conversation, "intents", intents.empty() ? Json() : names);
   }
   std::string drop_reason(const Trajectory& conversation) const override {
     return drop_ && intents_of(conversation).empty() ? "no_key_rounds" : "";

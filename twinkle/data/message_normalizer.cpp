@@ -1,6 +1,7 @@
 // MessageNormalizer: conversations that other programs recorded, in OpenAI's form.
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <optional>
 
 #include "twinkle/data/quality_filter.h"
@@ -189,15 +190,28 @@ class MessageNormalizer : public QualityFilter {
     merge_roles(&turns);
     const Json rounds = user_data_of(*conversation, "key_rounds");
     Json moved = Json::array();
+    std::map<std::string, std::string> now_at;  // where a message is now, by where it was
     conversation->messages = Json::array();
     for (Turn& turn : turns) {
       bool key = false;
-      for (const int64_t was : turn.was)
+      for (const int64_t was : turn.was) {
         key = key || (rounds.is_array() && std::find(rounds.begin(), rounds.end(), was) != rounds.end());
+        now_at[std::to_string(was)] = std::to_string(conversation->messages.size());
+      }
       if (key) moved.push_back(conversation->messages.size());
       conversation->messages.push_back(std::move(turn.message));
     }
     if (rounds.is_array()) set_user_data(conversation, "key_rounds", moved);
+    // What other filters found of rounds goes with them.
+    for (const char* name : {"intents", "scores"}) {
+      const Json found = user_data_of(*conversation, name);
+      if (!found.is_object()) continue;
+      Json at = Json::object();
+      for (const auto& [was, value] : found.items()) {
+        if (const auto now = now_at.find(was); now != now_at.end()) at[now->second] = value;
+      }
+      set_user_data(conversation, name, at);
+    }
   }
   std::string drop_reason(const Trajectory& conversation) const override {
     return conversation.messages.empty() ? "invalid_messages" : "";

@@ -70,7 +70,7 @@ class MessageSanityFilter : public QualityFilter {
         max_chars_(o.get_int("max_msg_chars")),
         min_visible_(o.get_int("min_agent_visible_chars")) {
     if (!o.get_bool("filter_sensitive")) return;
-    for (const Json& word : o.get("extra_sensitive_words")) words_.push_back(lower(word.get<std::string>()));
+    words_ = lowered(o, "extra_sensitive_words");
     if (o.has("sensitive_words_file")) add_words_of_file(o.get_string("sensitive_words_file"), &words_);
     std::erase(words_, "");
   }

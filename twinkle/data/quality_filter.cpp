@@ -61,6 +61,12 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+std::vector<std::string> lowered(const Options& options, const char* name) {
+  std::vector<std::string> out;
+  for (const Json& word : options.get(name)) out.push_back(lower(word.get<std::string>()));
+  return out;
+}
+
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
 double cjk_share(std::string_view raw) {
@@ -118,12 +124,6 @@ bool uses_tools(const Trajectory& conversation) {
 namespace {
 
 using namespace quality;  // NOLINT: the helpers of every filter
-
-std::vector<std::string> lowered(const Options& options, const char* name) {
-  std::vector<std::string> out;
-  for (const Json& word : options.get(name)) out.push_back(lower(word.get<std::string>()));
-  return out;
-}
 
 class HardFilter : public QualityFilter {
  public:

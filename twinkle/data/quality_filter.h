@@ -65,6 +65,8 @@ bool uses_tools(const Trajectory& conversation);
 int64_t count_chars(std::string_view text);
 /// ASCII letters in lower case.
 std::string lower(std::string_view text);
+/// The strings of a list option, likewise.
+std::vector<std::string> lowered(const Options& options, const char* name);
 bool is_blank(std::string_view text);
 /// The share of the letters of a text that are Chinese, Japanese or Korean; 0 without letters.
 double cjk_share(std::string_view text);

@@ -147,15 +147,23 @@ class ScoreJudge : public QualityFilter::Judge {
       const auto place = static_cast<int64_t>(i);
       if (keys.is_array() && std::find(keys.begin(), keys.end(), place) == keys.end()) continue;
       if (!rules_.intents.empty()) {
-        const std::string intent = intents.is_object() ? intents.value(std::to_string(place), "") : "";
-        if (std::find(rules_.intents.begin(), rules_.intents.end(), intent) == rules_.intents.end()) continue;
+        const auto intent = intents.is_object() ? intents.find(std::to_string(place)) : intents.end();
+        if (intent == intents.end() || !intent->is_string() ||
+            std::find(rules_.intents.begin(), rules_.intents.end(), intent->get<std::string>()) ==
+                rules_.intents.end())
+          continue;
       }
       const std::string text = text_of(message);
       if (is_blank(text)) continue;
       Round round{.conversation = number, .place = place};
       round.answer = model_.tmpl->tokenizer().encode(text, {.parse_special = false});
       if (round.answer.size() < kFewest) continue;
-      round.prompt = prompt_before(conversation, i);
+      try {
+        round.prompt = prompt_before(conversation, i);
+      } catch (const Error& e) {  // encode() reports what the template cannot render
+        if (e.kind() != ErrorKind::kInvalidArgument) throw;
+        continue;
+      }
       if (const int64_t context = model_.scorer->context(); context > 0) {
         const int64_t room = context - static_cast<int64_t>(round.prompt.size());
         if (room < static_cast<int64_t>(kFewest)) continue;

@@ -239,16 +239,16 @@ void EngineState::draw_for_prompts(const std::vector<Item>& items, const at::Ten
         const std::span<const float> logits(logits_SV.const_data_ptr<float>() + row * V, V);
         auto& drawn = answer->job->result_.prompt_draws[static_cast<size_t>(at) - 1];
         drawn.assign(static_cast<size_t>(answer->params().prompt_draws), {});
-        for (size_t j = 0; j < drawn.size(); ++j) {
-          // The place is the position of the draw: the history is as long, and none of it counts as prompt.
-          const PickPlace place{.history = std::span(answer->tokens).first(static_cast<size_t>(at)),
-                                .drawable = drawable,
-                                .seed = answer->seed,
-                                .stream = ~static_cast<uint64_t>(j)};
-          try {
-            drawn[j].id = pick_token(logits, params, place).id;
-          } catch (const Error&) {  // logits that are not numbers: the log-probability says so
-          }
+        std::vector<uint64_t> streams;
+        for (size_t j = 0; j < drawn.size(); ++j) streams.push_back(~static_cast<uint64_t>(j));
+        // The place is the position of the draw: the history is as long, and none of it counts as prompt.
+        const PickPlace place{.history = std::span(answer->tokens).first(static_cast<size_t>(at)),
+                              .drawable = drawable,
+                              .seed = answer->seed};
+        try {
+          const std::vector<Picked> picked = pick_tokens(logits, params, place, streams);
+          for (size_t j = 0; j < drawn.size(); ++j) drawn[j].id = picked[j].id;
+        } catch (const Error&) {  // logits that are not numbers: the log-probability says so
         }
       }
     });
@@ -308,12 +308,11 @@ void EngineState::draw(const std::vector<Item>& items, const at::Tensor& hidden_
         if (a.drawn() < a.params().min_tokens) place.not_yet = a.end_ids;
         const std::span<const float> logits(host.const_data_ptr<float>() + i * V, static_cast<size_t>(V));
         try {
-          picked[static_cast<size_t>(i)] = pick_token(logits, a.params(), place);
-          if (a.params().sampled_alternatives > 0 && a.params().temperature > 0) {
-            for (const Picked& p :
-                 likeliest_tokens(logits, a.params(), place, a.params().sampled_alternatives))
-              top_sampled[static_cast<size_t>(i)].push_back({p.id, static_cast<float>(p.logprob)});
-          }
+          std::vector<Picked> likeliest;
+          picked[static_cast<size_t>(i)] =
+              pick_token(logits, a.params(), place, a.params().sampled_alternatives, &likeliest);
+          for (const Picked& p : likeliest)
+            top_sampled[static_cast<size_t>(i)].push_back({p.id, static_cast<float>(p.logprob)});
         } catch (...) {
           errors[static_cast<size_t>(i)] = std::current_exception();
         }

@@ -258,20 +258,8 @@ double cut(Scratch& s, double top, const SamplingParams& params) {
   return total;
 }
 
-}  // namespace
-
-Picked pick_token(std::span<const float> logits_V, const SamplingParams& params, const PickPlace& place) {
-  if (params.temperature == 0 && !changes_logits(params, place, logits_V.size())) {
-    check_logits(logits_V);
-    const float most = largest(logits_V);
-    if (most > -INFINITY)
-      return {static_cast<int32_t>(std::find(logits_V.begin(), logits_V.end(), most) - logits_V.begin()),
-              0.0};
-  }
-  Scratch& s = scratch();
-  const double top = adjusted(logits_V, params, place, s.scores);
-  if (params.temperature == 0) return {greedy(s.scores, top), 0.0};
-  const double total = cut(s, top, params);
+// One draw from the p that are left, which sum to `total`.
+Picked draw_from(const Scratch& s, double total, const PickPlace& place) {
   const auto position = place.history.size() - static_cast<size_t>(place.prompt_tokens);
   const auto words = philox4x32(place.seed, position, place.stream);
   const double wanted = uniform_double(words[0], words[1]) * total;
@@ -293,16 +281,49 @@ Picked pick_token(std::span<const float> logits_V, const SamplingParams& params,
   return {static_cast<int32_t>(chosen), std::log(s.p[chosen] / total)};
 }
 
-std::vector<Picked> likeliest_tokens(std::span<const float> logits_V, const SamplingParams& params,
-                                     const PickPlace& place, int64_t count) {
-  Scratch& s = scratch();
-  const double total = cut(s, adjusted(logits_V, params, place, s.scores), params);
+// Takes the others out of p.
+std::vector<Picked> likeliest_of(Scratch& s, double total, int64_t count) {
   keep_likeliest(s, [&](int64_t kept, double) { return kept >= count; });
   std::vector<Picked> out;
   for (size_t i = 0; i < s.p.size(); ++i) {
     if (s.p[i] > 0) out.push_back({static_cast<int32_t>(i), std::log(s.p[i] / total)});
   }
   std::ranges::stable_sort(out, [](const Picked& a, const Picked& b) { return a.logprob > b.logprob; });
+  return out;
+}
+
+}  // namespace
+
+Picked pick_token(std::span<const float> logits_V, const SamplingParams& params, const PickPlace& place,
+                  int64_t count, std::vector<Picked>* likeliest) {
+  if (params.temperature == 0 && !changes_logits(params, place, logits_V.size())) {
+    check_logits(logits_V);
+    const float most = largest(logits_V);
+    if (most > -INFINITY)
+      return {static_cast<int32_t>(std::find(logits_V.begin(), logits_V.end(), most) - logits_V.begin()),
+              0.0};
+  }
+  Scratch& s = scratch();
+  const double top = adjusted(logits_V, params, place, s.scores);
+  if (params.temperature == 0) return {greedy(s.scores, top), 0.0};
+  const double total = cut(s, top, params);
+  const Picked picked = draw_from(s, total, place);
+  if (likeliest != nullptr && count > 0) *likeliest = likeliest_of(s, total, count);
+  return picked;
+}
+
+std::vector<Picked> pick_tokens(std::span<const float> logits_V, const SamplingParams& params,
+                                const PickPlace& place, std::span<const uint64_t> streams) {
+  if (params.temperature == 0)
+    return std::vector<Picked>(streams.size(), pick_token(logits_V, params, place));
+  Scratch& s = scratch();
+  const double total = cut(s, adjusted(logits_V, params, place, s.scores), params);
+  std::vector<Picked> out;
+  for (const uint64_t stream : streams) {
+    PickPlace here = place;
+    here.stream = stream;
+    out.push_back(draw_from(s, total, here));
+  }
   return out;
 }
 

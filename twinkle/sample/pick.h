@@ -25,13 +25,14 @@ struct Picked {
 };
 
 /// invalid_argument when every token is forbidden, and for logits that are NaN or +inf (weights that are not
-/// numbers).
-Picked pick_token(std::span<const float> logits_V, const SamplingParams& params, const PickPlace& place);
+/// numbers). `likeliest`, unless greedy, gets the `count` likeliest tokens of the distribution drawn from,
+/// ties by id; fewer where it gives fewer a probability.
+Picked pick_token(std::span<const float> logits_V, const SamplingParams& params, const PickPlace& place,
+                  int64_t count = 0, std::vector<Picked>* likeliest = nullptr);
 
-/// The likeliest `count` tokens of the distribution pick_token draws from, ties by id; fewer where it gives
-/// fewer a probability. Not for greedy.
-std::vector<Picked> likeliest_tokens(std::span<const float> logits_V, const SamplingParams& params,
-                                     const PickPlace& place, int64_t count);
+/// What pick_token gives for each stream, from one walk over the vocabulary.
+std::vector<Picked> pick_tokens(std::span<const float> logits_V, const SamplingParams& params,
+                                const PickPlace& place, std::span<const uint64_t> streams);
 
 /// The distribution pick_token draws from, [V] probabilities in fp64 (tests, exact expectations).
 std::vector<double> sampling_distribution(std::span<const float> logits_V, const SamplingParams& params,

@@ -238,10 +238,10 @@ void Core::housekeeping() {
     }
     large = log_->size_bytes() > options_.log_bytes;
   }
-  write_usage();
   end_samplers();
   remove_dead_checkpoints();
   if (large) rewrite_log();
+  write_usage();  // last: on a full disk the others make room
 }
 
 // Samplers whose session is over need their weights no more, once their last sample is answered.

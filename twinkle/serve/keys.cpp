@@ -188,8 +188,10 @@ std::string Keys::rotate(const std::string& name, double grace, double now) {
   const auto hashes = valid_hashes(name, now);
   if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
   KeyEntry entry = *entries_.at(newest_of(hashes));
+  const std::string fresh = sha256_hex(key);
+  entry.id = id_of(fresh);  // tokens of the old key end with it
   entry.created = now;
-  write(sha256_hex(key), entry);  // first: a crash between the two leaves both
+  write(fresh, entry);  // first: a crash between the two leaves both
   for (const auto& hash : hashes) {
     KeyEntry old = *entries_.at(hash);
     old.expires = std::min(old.expires.value_or(now + grace), now + grace);

@@ -328,6 +328,14 @@ bool Store::finish_session(const std::string& id, const std::string& owner, cons
   return true;
 }
 
+void Store::set_project(const std::string& id, const std::string& owner, const std::string& project) {
+  const std::lock_guard writing(writing_);
+  auto found = session(id, owner);
+  if (!found) return;
+  found->info["project_id"] = project;
+  write(sessions_, "session", id, *found);
+}
+
 void Store::touch_session(const std::string& id, double now) {
   const std::lock_guard lock(mutex_);
   heard_[id] = now;

@@ -115,6 +115,8 @@ class Store {
   std::optional<int64_t> join_sampler(const std::string& id, const std::string& owner);
   /// The first reason stays. False when the session is not the owner's.
   bool finish_session(const std::string& id, const std::string& owner, const std::string& reason);
+  /// Nothing when the session is not the owner's.
+  void set_project(const std::string& id, const std::string& owner, const std::string& project);
   /// Its client was heard of. Until then a session counts as heard of when the store was opened.
   void touch_session(const std::string& id, double now);
   /// Samplers of sessions that were finished, or not heard of since `silent_since`, and are not marked yet.

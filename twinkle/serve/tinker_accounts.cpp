@@ -104,13 +104,12 @@ void TinkerApi::delete_own_key(Call& call) {
 // Sessions.
 
 void TinkerApi::session_project(Call& call) {
-  auto session = store_.session(call.arguments[0], call.owner);
-  if (!session) throw not_found("there is no such session");
+  const std::string& session = call.arguments[0];
+  if (!store_.session(session, call.owner)) throw not_found("there is no such session");
   const std::string project = need_text(call.body, "project_id");
   if (project.size() > 256) throw invalid_argument("'project_id' is longer than 256 bytes");
-  session->info["project_id"] = project;
-  store_.put(*session);
-  note(call, "session_project_set", "", {{"session_id", session->id}, {"project_id", project}});
+  store_.set_project(session, call.owner, project);
+  note(call, "session_project_set", "", {{"session_id", session}, {"project_id", project}});
   call.respond(no_content());
 }
 

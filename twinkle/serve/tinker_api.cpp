@@ -250,11 +250,12 @@ void TinkerApi::telemetry(Call& call) { call.respond(json_reply({{"status", "acc
 void TinkerApi::submit(Call& call, Operation op, Json reply) {
   op.owner = call.owner;
   // Told through the future: a client whose chunk is not taken waits for ever.
-  if (!core_.knows(op) && !sessions_.touch(session_of(op.target))) {
+  const bool known = core_.knows(op);
+  if (!known && !sessions_.touch(session_of(op.target))) {
     op.ended = true;
     op.refused = "[session] " + ended_text(sessions_.timeout());
   }
-  if (op.tokens > 0 && !core_.knows(op)) {
+  if (op.tokens > 0 && !known) {
     if (const auto refused = admission_.take_tokens(call.key, op.tokens))
       return call.respond(limit_reply(*refused));
   }

@@ -108,6 +108,7 @@ void TinkerApi::archive(Call& call) {
 void TinkerApi::save_weights_external(Call& call) {
   Operation op = model_operation(call, OpKind::kSaveWeights);
   check(op, [&] {
+    check_checkpoint_bytes(call);
     op.args = save_arguments(call.body, "external_weights", need_text(call.body, "path"));
     const Json* recipients = find(call.body, "age_encryption_recipients");
     if (recipients != nullptr && !recipients->empty()) {

@@ -10,8 +10,10 @@ void TinkerApi::check_models(const Call& call) const {
   const int64_t most = admission_.limits_of(call.key).models;
   if (most <= 0) return;
   const auto models = store_.models_of(call.owner);
-  const auto alive = std::ranges::count_if(
-      models, [&](const ModelEntry& model) { return !store_.session_ended(model.session); });
+  const auto alive = std::ranges::count_if(models, [&](const ModelEntry& model) {
+    const auto session = store_.session(model.session, call.owner);
+    return session && !session->ended && session->finished.empty();
+  });
   if (alive >= most) {
     throw exhausted("[limit] this key may have " + std::to_string(most) +
                     " models in training, and has them; they end with their sessions");

@@ -309,7 +309,9 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
   stepped_ = true;
   train_metrics_.accumulate(StepRecord{
       .step = result.step, .lr = result.lr, .grad_norm = result.grad_norm, .skipped = result.skipped});
-  if (const std::string bad = result.stepped ? unusable_weight(trained()) : ""; !bad.empty()) {
+  // update() sees to that itself where it undoes such steps.
+  if (const std::string bad = result.stepped && !undo_bad_steps_ ? unusable_weight(trained()) : "";
+      !bad.empty()) {
     throw invalid_argument("[step] step " + std::to_string(result.step) + " with learning rate " +
                            Json(result.lr).dump() + " made numbers of '" + bad +
                            "' that are not finite, or too large to compute with: these weights are lost; "

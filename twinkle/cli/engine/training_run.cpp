@@ -194,6 +194,7 @@ void Run::check_model() {
 void Run::load_data() {
   tokenizer_ = load_tokenizer(args_);
   template_ = std::shared_ptr<const Template>(load_template(args_, tokenizer_, plan_.config.max_position));
+  const bool logs_dropped = args_.has("dropped_log") && options_.checkpoints;
   std::string dropped_log;
   const auto encode = [&](Dataset& data, std::string& hash) {
     encode_for_training(args_, *template_, data);
@@ -205,7 +206,7 @@ void Run::load_data() {
            "; the first: " + data.dropped().front().reason);
     }
     hash = data.content_hash();
-    dropped_log += data.dropped_log();
+    if (logs_dropped) dropped_log += data.dropped_log();
     return data.take_features();
   };
   if (args_.get_bool("streaming")) {
@@ -219,7 +220,7 @@ void Run::load_data() {
     if (args_.get_bool("lazy")) {
       for (const auto& line : data.notes()) note("note: " + line);
       dataset_hash_ = data.content_hash();
-      dropped_log += data.dropped_log();
+      if (logs_dropped) dropped_log += data.dropped_log();
       loader_ = std::make_unique<DataLoader>(make_lazy_loader(args_, std::move(data), template_));
     } else {
       auto features = encode(data, dataset_hash_);
@@ -237,8 +238,7 @@ void Run::load_data() {
                    options_.dataset_hash->substr(0, 12) + "…)");
   }
   if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
-  if (args_.has("dropped_log") && options_.checkpoints)
-    write_file_atomic(args_.get_string("dropped_log"), dropped_log);
+  if (logs_dropped) write_file_atomic(args_.get_string("dropped_log"), dropped_log);
   schedule_ = schedule_of(args_, batches_per_epoch_);
   check_components(args_, schedule_.steps);
   stopped_early_ = options_.stop_after && *options_.stop_after < schedule_.steps;

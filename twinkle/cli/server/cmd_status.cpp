@@ -56,8 +56,8 @@ int status(const ParsedArgs& args) {
   const auto reply = serve::http_get(url + "/api/v1/status", {{"X-API-Key", keys.front()}});
   if (reply.status == 401) throw invalid_argument("[--api-key] the server does not know this key");
   if (reply.status == 403) throw invalid_argument("[--api-key] this key does not have the scope admin");
-  const Json body = parse_json(reply.body, url);
   if (reply.status != 200) throw unavailable("[status] the server answers " + std::to_string(reply.status));
+  const Json body = parse_json(reply.body, url);
   if (json) {
     write_json(body, 2);
   } else {

@@ -2,6 +2,7 @@
 // it is a plain [V, K] tensor.
 #include <ATen/ATen.h>
 
+#include "twinkle/kernels/aten/add_in_order.h"
 #include "twinkle/kernels/aten/rows.h"
 
 namespace twinkle::ops::aten {
@@ -46,14 +47,7 @@ void embedding_grad(const at::Tensor& dout_TK, const at::Tensor& tokens_T, std::
     const auto [ids, group, counts] = at::_unique2(tokens, /*sorted=*/true, /*return_inverse=*/true);
     at::Tensor sum = at::zeros({ids.size(0), K}, dout.options());
     const at::Tensor rows = dout.slice(0, range.begin, range.end);
-    if (dout.device().is_cpu()) {
-      sum.index_add_(0, group, rows);
-    } else {
-      // Sorted by index on a GPU, so in a fixed order; index_add_ would use atomics.
-      c10::List<std::optional<at::Tensor>> where;
-      where.push_back(group);
-      sum.index_put_(where, rows, /*accumulate=*/true);
-    }
+    add_in_order(sum, group, rows);
     RowIndex place = rows_of(grad_VK, ids);
     const at::Tensor updated = at::index(place.table, place.where) + sum;
     place.table.index_put_(place.where, updated);

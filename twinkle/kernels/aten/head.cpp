@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "twinkle/core/error.h"
+#include "twinkle/kernels/aten/add_in_order.h"
 #include "twinkle/kernels/aten/matrix.h"
 
 namespace twinkle::ops::aten {
@@ -128,15 +129,18 @@ void head_backward_of(const at::Tensor& hidden_SK, const PackedMatrix& w_VK, con
     const at::Tensor p = logp.exp();
     const Columns columns(targets, begin, end);
     const at::Tensor dlogprob = dlogprob_S.narrow(0, columns.begin, columns.count);
-    const at::Tensor of_row = targets.first.empty()
-                                  ? dlogprob
-                                  : at::zeros({n}, dlogprob.options()).index_add_(0, columns.rows, dlogprob);
+    at::Tensor of_row = dlogprob;
+    if (!targets.first.empty()) {
+      of_row = at::zeros({n}, dlogprob.options());
+      add_in_order(of_row, columns.rows, dlogprob);
+    }
     at::Tensor grad = p.mul(of_row.unsqueeze(1)).neg_();
     if (dentropy_S.defined()) {
       const at::Tensor entropy = forward.entropy_S.narrow(0, begin, n).unsqueeze(1);
       grad.sub_(logp.add(entropy).mul_(p).mul_(dentropy_S.narrow(0, begin, n).unsqueeze(1)));
     }
-    grad.flatten().index_add_(0, columns.rows * grad.size(1) + columns.ids, dlogprob);
+    at::Tensor cells = grad.flatten();
+    add_in_order(cells, columns.rows * grad.size(1) + columns.ids, dlogprob);
     return grad.mul_(inv_temperature);
   };
   for (int64_t begin = 0; begin < hidden_SK.size(0); begin += step) {
