@@ -99,6 +99,22 @@ TEST(ServerConfig, ReadsTheFileOfThePythonTwinkle) {
   EXPECT_TRUE(noted("s.yaml line 7: 'persistence': the state is kept in the folder /tmp/twinkle_state"));
 }
 
+TEST(ServerConfig, LimitsOfQueuesAreNeitherLostNorMade) {
+  const auto queue = [](const std::string& config) {
+    return values(
+        read("applications:\n  - name: m\n    import_path: model\n    args:\n      model_id: a/b\n"
+             "      queue_config: {" +
+             config + "}\n"));
+  };
+  for (const char* off : {"false", "False", "FALSE"})
+    EXPECT_FALSE(
+        queue("enabled: " + std::string(off) + ", tps_limit: 3").contains("limit_tokens_per_minute"));
+  EXPECT_EQ(queue("enabled: True, tps_limit: 3").value("limit_tokens_per_minute", 0), 180);
+  EXPECT_EQ(queue("tps_limit: 0.01").value("limit_tokens_per_minute", 0), 1);  // 0 would be no limit
+  EXPECT_EQ(queue("tps_limit: 1.1").value("limit_tokens_per_minute", 0), 66);
+  EXPECT_EQ(queue("tps_limit: 1e300").value("limit_tokens_per_minute", int64_t{0}), 9'000'000'000'000'000);
+}
+
 TEST(ServerConfig, ReadsOptionsByTheirNames) {
   const ServerConfig config =
       read("model_id: /m\nmodel-name: [a, b]\nlimit:\n  models: 2\n  tokens_per_minute: 5\nport: 1");

@@ -189,6 +189,56 @@ TEST(TinkerApi, GivesEachClientOfASamplerItsNumber) {
   EXPECT_EQ(api.post("join_sampling_session", {{"sampling_session_id", sampler}}).at("client_counter"), 3);
 }
 
+TEST(TinkerApi, LeavesNothingOfWhatItRefuses) {
+  const test::TempDir dir;
+  Api api(dir / "data");
+  const std::string session = api.session();
+  const auto refusal = [&](const std::string& route, Json body) {
+    body["session_id"] = session;
+    return api.result(api.post(route, body)).dump();
+  };
+  EXPECT_HAS(
+      refusal("create_model", {{"model_seq_id", 5}, {"base_model", "no"}, {"lora_config", {{"rank", 4}}}}),
+      "'no' is not here");
+  EXPECT_HAS(refusal("create_model", {{"model_seq_id", 6}, {"base_model", "base"}, {"lora_config", 5}}),
+             "'lora_config' must be an object");
+  EXPECT_HAS(refusal("load_weights", {{"model_seq_id", 7}, {"path", "tinker://nothing/weights/x"}}),
+             "there is no checkpoint");
+  EXPECT_TRUE(api.store.models_of(kAnn).empty());
+  api.post("create_session", {{"display_name", 5}}, 400);
+  api.post("sessions/search", {{"display_name", "z"}});
+}
+
+TEST(TinkerApi, WhatHasANameKeepsItsWeights) {
+  const test::TempDir dir;
+  Api api(dir / "data");
+  const std::string session = api.session(), model = api.model(session);
+  const auto saved = [&](const std::string& of) {
+    const Json result =
+        api.result(api.post("save_weights", {{"model_id", of}, {"seq_id", 1}, {"path", "x"}}));
+    return result.value("path", result.dump());
+  };
+  const auto copy = [&](const std::string& from, int status) {
+    return api
+        .post("copy_weights", {{"source_path", from}, {"session_id", session}, {"model_seq_id", 7}}, status)
+        .dump();
+  };
+  const std::string mine = saved(model), other = saved(api.model(api.session()));
+  const std::string copied = copy(mine, 200);
+  EXPECT_EQ(copy(mine, 200), copied);  // sent again
+  EXPECT_HAS(copy(other, 400), "is there already, with other weights");
+  // The sampler of the base model stays that.
+  const std::string sampler =
+      api.post("create_sampling_session",
+               {{"session_id", session}, {"sampling_session_seq_id", 0}, {"base_model", "base"}})
+          .at("sampling_session_id");
+  EXPECT_HAS(api.result(api.post("save_weights_for_sampler",
+                                 {{"model_id", model}, {"seq_id", 2}, {"sampling_session_seq_id", 0}}))
+                 .dump(),
+             "has other weights already");
+  EXPECT_EQ(api.store.sampler(sampler, kAnn)->folder, "");
+}
+
 TEST(TinkerApi, TellsWhichSamplesAreDone) {
   const test::TempDir dir;
   Json first, cursor;

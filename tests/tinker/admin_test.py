@@ -116,6 +116,11 @@ def test_the_python_twinkles_file_serves(_):
         other.write_text("mine")
         assert "--yes" in run("clear", "--data-dir", f"{folder}/state", code=2)[1]
         run("clear", "--data-dir", f"{folder}/state", "--yes")
+        theirs = pathlib.Path(folder, "theirs/checkpoints/my.pt")  # another program's folder
+        theirs.parent.mkdir(parents=True)
+        theirs.write_text("weights")
+        assert "nothing to remove" in run("clear", "--data-dir", f"{folder}/theirs", "--yes")[0]
+        assert theirs.exists()
         assert [p.name for p in (pathlib.Path(folder) / "state").iterdir() if not p.name.startswith(".")] == ["notes.txt"]
 
 

@@ -255,12 +255,17 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
 Json Core::save_for_sampler(const Operation& op) {
   const auto model = store_.model(op.target, op.owner);
   if (!model) throw not_found("[save] this model does not exist");
-  const SamplerEntry sampler{.id = op.args.at("sampler"),
-                             .session = model->session,
-                             .owner = op.owner,
-                             .base_model = model->base_model,
-                             .folder = "samplers/" + std::to_string(op.id),
-                             .created = now()};
+  SamplerEntry sampler{.id = op.args.at("sampler"),
+                       .session = model->session,
+                       .owner = op.owner,
+                       .base_model = model->base_model,
+                       .folder = "samplers/" + std::to_string(op.id),
+                       .created = now()};
+  if (const auto known = store_.sampler(sampler.id, op.owner)) {
+    if (known->folder != sampler.folder)
+      throw conflict("[save_weights_for_sampler] the sampler '" + sampler.id + "' has other weights already");
+    sampler.clients = known->clients;  // again after a restart
+  }
   engine_->save_model(op.target, path(sampler.folder), false);
   store_.put(sampler);
   return {{"sampling_session_id", sampler.id}};

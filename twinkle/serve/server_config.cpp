@@ -1,6 +1,8 @@
 #include "twinkle/serve/server_config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/suggest.h"
@@ -229,7 +231,12 @@ class ConfigReader {
     if (value.is_null()) return;
     if (*key.note != 0) note(node, "'" + shown + "': " + key.note);
     if (*key.option == 0) return;
-    if (key.scale != 1) value = static_cast<int64_t>(value.get<double>() * key.scale);
+    if (key.scale != 1) {
+      // However little, it is a limit: 0 would be none.
+      constexpr double kMost = 9e15;
+      const double scaled = std::clamp(std::round(value.get<double>() * key.scale), -kMost, kMost);
+      value = static_cast<int64_t>(value.get<double>() > 0 ? std::max(scaled, 1.0) : scaled);
+    }
     const ArgSpec* own = find_arg(groups_, key.option);
     TW_CHECK(own != nullptr, std::string("'") + key.path + "' sets an option that there is not");
     ParamSpec limits = own->param;
@@ -277,6 +284,12 @@ class ConfigReader {
   static std::string text(const YamlNode& node, std::string_view key) {
     const YamlNode* value = find(node, key);
     return value == nullptr ? "" : value->scalar;
+  }
+
+  static std::optional<bool> flag(const YamlNode& node, std::string_view key) {
+    const YamlNode* value = find(node, key);
+    const Json given = value == nullptr ? Json() : yaml_to_json(*value);
+    return given.is_boolean() ? std::optional(given.get<bool>()) : std::nullopt;
   }
 
   void applications(const YamlNode& list) {
@@ -332,8 +345,7 @@ class ConfigReader {
     }
     std::erase_if(rest.map, [](const YamlEntry& e) { return e.first == "supported_models"; });
     if (const YamlNode* queue = find(args, "queue_config"); queue != nullptr) {
-      const std::string enabled = text(*queue, "enabled");
-      if (enabled == "false" || enabled == "no" || enabled == "off") {
+      if (flag(*queue, "enabled") == false) {
         note(*queue, "'" + shown + ".queue_config': not enabled, so it sets no limits");
         std::erase_if(rest.map, [](const YamlEntry& e) { return e.first == "queue_config"; });
       }
@@ -379,7 +391,7 @@ class ConfigReader {
 
   void check_persistence(const YamlNode& root) {
     const YamlNode* telemetry = find(root, "telemetry");
-    if (telemetry != nullptr && text(*telemetry, "enabled") == "true")
+    if (telemetry != nullptr && flag(*telemetry, "enabled") == true)
       note(*telemetry, "'telemetry': nothing is sent over OTLP; /metrics has the figures for Prometheus");
     const YamlNode* persistence = find(root, "persistence");
     if (persistence == nullptr || persistence->kind != Kind::kMap) return;

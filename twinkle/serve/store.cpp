@@ -295,7 +295,11 @@ std::optional<Checkpoint> Store::copy(const std::string& from, const std::string
   if (!found) return std::nullopt;
   to.kind = found->kind;
   to.name = found->name;
-  if (auto known = checkpoint(to.path(), to.owner, now)) return known;
+  if (auto known = checkpoint(to.path(), to.owner, now)) {
+    if (known->folder != found->folder)
+      throw conflict("[copy_weights] '" + to.path() + "' is there already, with other weights");
+    return known;
+  }
   to.folder = found->folder;
   to.base_model = found->base_model;
   to.shape = found->shape;

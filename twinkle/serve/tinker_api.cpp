@@ -203,6 +203,8 @@ void TinkerApi::create_session(Call& call) {
   for (const char* key : {"tags", "user_metadata", "sdk_version", "project_id", "display_name"}) {
     if (const Json* value = find(call.body, key)) info[key] = *value;
   }
+  for (const char* key : {"sdk_version", "project_id", "display_name"})
+    text_or(call.body, key, "");  // or refused
   if (info.dump().size() > 64 << 10) throw invalid_argument("[session] what it says of itself is too long");
   const Session session{
       .id = random_hex("session-", 16), .owner = call.owner, .info = info, .created = core_.now()};
@@ -312,6 +314,7 @@ void TinkerApi::create_model(Call& call) {
     const Json* lora = find(call.body, "lora_config");
     if (lora == nullptr)
       throw invalid_argument("[create_model] this server trains LoRA adapters: lora_config is missing");
+    if (!lora->is_object()) throw invalid_argument("[create_model] 'lora_config' must be an object");
     model.shape.rank = int_or(*lora, "rank", 32, 1, 4096);
     model.shape.seed = random_seed();
     if (find(*lora, "seed") != nullptr)
@@ -331,7 +334,7 @@ void TinkerApi::create_model(Call& call) {
     model = *known;
   } else if (const std::string over = refusal_of([&] { check_models(call); }); !over.empty()) {
     op.refused = over;
-  } else {
+  } else if (op.refused.empty()) {
     store_.put(model);
   }
   op.args = {{"rank", model.shape.rank},
@@ -435,8 +438,9 @@ void TinkerApi::load_weights(Call& call) {
         .kind = OpKind::kLoadWeights, .target = model.id, .seq = 0, .refused = over(session.id, call.owner)};
     check(op, [&] { check_optimizer(call.body); });
     const auto reader = credentials_.reader(text_or(call.body, "weights_access_token", ""), core_.now());
-    if (const auto checkpoint = store_.readable_checkpoint(text_or(call.body, "path", ""),
-                                                           reader.value_or(call.owner), core_.now())) {
+    const auto checkpoint =
+        store_.readable_checkpoint(text_or(call.body, "path", ""), reader.value_or(call.owner), core_.now());
+    if (checkpoint) {
       model.shape = checkpoint->shape;
       model.base_model = checkpoint->base_model;
     }
@@ -446,7 +450,7 @@ void TinkerApi::load_weights(Call& call) {
     }
     if (!store_.model(model.id, call.owner)) {
       check(op, [&] { check_models(call); });
-      if (op.refused.empty()) store_.put(model);
+      if (checkpoint && op.refused.empty()) store_.put(model);
     }
   }
   reply["model_id"] = op.target;

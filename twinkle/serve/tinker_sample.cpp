@@ -125,6 +125,8 @@ SampleCall parse_sample(const Json& body) {
     call.prompt_targets = prompt_targets_from(*targets, length - 1);
   static const Json none = Json::object();
   const Json* given = find(body, "sampling_params");
+  if (given != nullptr && !given->is_object())
+    throw invalid_argument("[sample] 'sampling_params' must be an object");
   const Json& p = given == nullptr ? none : *given;
   if (find(p, "max_tokens") != nullptr) call.max_tokens = number(p, "max_tokens", 0, 0, INT32_MAX);
   if (const Json* seed = find(p, "seed")) {

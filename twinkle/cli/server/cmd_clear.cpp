@@ -12,9 +12,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a server makes in its folder; anything else there is not ours to remove.
-constexpr const char* kState[] = {"log",   "snapshots", "checkpoints",  "samplers",
-                                  "spill", "store.db",  "store.db-wal", "store.db-shm"};
+// What a server makes in its folder; anything else there is not ours to remove. The store comes last: a
+// removal that was cut off is taken up again.
+constexpr const char* kState[] = {"log",   "snapshots",    "checkpoints",  "samplers",
+                                  "spill", "store.db-wal", "store.db-shm", "store.db"};
 
 std::vector<ArgGroup> clear_groups() {
   ArgSpec config = path_option("config", nullptr, "A configuration file that names the folder.");
@@ -30,14 +31,15 @@ std::vector<ArgGroup> clear_groups() {
 int clear(const ParsedArgs& args) {
   const std::string folder = args.get_string("data_dir");
   if (!is_directory(folder)) throw not_found("[clear] there is no folder '" + folder + "'");
+  // "log" and "checkpoints" are names that others use too; every server begins with its store.
+  if (!file_exists(folder + "/store.db")) {
+    write_out("no server keeps its state in " + folder + ": nothing to remove\n");
+    return 0;
+  }
   const FolderLock lock(folder);  // no server runs on it, nor starts
   std::vector<std::string> there;
   for (const char* name : kState) {
     if (fs::exists(fs::path(folder) / name)) there.emplace_back(name);
-  }
-  if (there.empty()) {
-    write_out("nothing to remove in " + folder + "\n");
-    return 0;
   }
   if (!args.get_bool("yes")) {
     std::string list;

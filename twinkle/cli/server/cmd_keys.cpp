@@ -30,6 +30,7 @@ std::vector<ArgGroup> keys_groups() {
                       "Name of another key: this one comes from the same owner and sees the same things.");
   ArgSpec days = arg("expires_days", ParamType::kFloat, nullptr, "It is valid for so long.");
   days.param.min = 0;
+  days.param.max = 36500;
   ArgSpec grace = arg("grace_seconds", ParamType::kFloat, 0.0, "rotate: how long the old key stays valid.");
   grace.param.min = 0;
   ArgGroup group{"KeysArgs", "Keys", {}};
