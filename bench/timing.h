@@ -2,17 +2,15 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <vector>
 
+#include "twinkle/core/clock.h"
+
 namespace twinkle::bench {
 
-using Clock = std::chrono::steady_clock;
-
-inline double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using twinkle::Clock;
+using twinkle::seconds_since;
 
 inline double seconds_of(const std::function<void()>& work) {
   const auto start = Clock::now();

@@ -8,7 +8,7 @@
 //   const AddCommand spec({.name = "greet", .summary = "Greet someone", .groups = greet_groups});
 // and engine/cmd_greet.cpp (or front/):
 //   int greet(const ParsedArgs& args) { ...; return 0; }
-//   const AddRun run("greet", greet);
+//   const AddRun run_greet("greet", greet);
 // Errors are thrown as twinkle::Error; main prints them and picks the exit code.
 #pragma once
 

@@ -33,12 +33,6 @@ std::string folded(std::string_view name) {
   return out;
 }
 
-std::string dashed(std::string_view name) {
-  std::string out(name);
-  std::replace(out.begin(), out.end(), '_', '-');
-  return out;
-}
-
 std::string_view trimmed(std::string_view text) {
   const auto space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
   while (!text.empty() && space(text.front())) text.remove_prefix(1);
@@ -189,9 +183,9 @@ class Index {
   std::vector<std::string> names_;
 };
 
-class Reader {
+class ArgsReader {
  public:
-  Reader(const std::vector<ArgGroup>& groups, const ArgInput& input) : index_(groups), input_(input) {
+  ArgsReader(const std::vector<ArgGroup>& groups, const ArgInput& input) : index_(groups), input_(input) {
     for (const auto& group : groups) {
       for (const auto& arg : group.args) values_[arg.param.name] = arg.param.default_value;
     }
@@ -444,6 +438,12 @@ ArgSpec arg(std::string name, ParamType type, Json default_value, std::string he
                     .help = std::move(help)}};
 }
 
+ArgSpec path_arg(std::string name, std::string help) {
+  ArgSpec out = arg(std::move(name), ParamType::kString, nullptr, std::move(help));
+  out.value_name = "PATH";
+  return out;
+}
+
 ArgSpec required_arg(std::string name, ParamType type, std::string help) {
   return {.param = {.name = std::move(name), .type = type, .help = std::move(help), .required = true}};
 }
@@ -507,7 +507,7 @@ const ArgSpec* find_arg(const std::vector<ArgGroup>& groups, std::string_view ty
 }
 
 ParsedArgs parse_args(const std::vector<ArgGroup>& groups, const ArgInput& input) {
-  return Reader(groups, input).read(groups);
+  return ArgsReader(groups, input).read(groups);
 }
 
 std::vector<std::pair<std::string, std::string>> process_environment() {

@@ -38,6 +38,8 @@ struct ArgSpec {
 
 /// Shorthands for the tables in cli/.
 ArgSpec arg(std::string name, ParamType type, Json default_value, std::string help);
+/// A string shown as PATH, not set by default.
+ArgSpec path_arg(std::string name, std::string help);
 ArgSpec required_arg(std::string name, ParamType type, std::string help);
 /// An upstream option whose value can never change a result here.
 ArgSpec harmless_arg(std::string name, ParamType type, Json default_value);
@@ -108,6 +110,9 @@ const ArgSpec* find_arg(const std::vector<ArgGroup>& groups, std::string_view ty
 /// none).
 std::vector<std::pair<std::string, std::string>> process_environment();
 std::string default_env_file();
+
+/// A name as it is shown: learning_rate -> "learning-rate".
+std::string dashed(std::string_view name);
 
 /// A text as the option's type reads it: true/yes/on/1, numbers, comma lists or JSON lists; none/null/~ unset
 /// what has no default. invalid_argument beginning with "[`where`]".

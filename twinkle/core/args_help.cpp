@@ -7,12 +7,6 @@ namespace {
 
 constexpr int kTextColumn = 34;
 
-std::string dashed(std::string_view name) {
-  std::string out(name);
-  std::replace(out.begin(), out.end(), '_', '-');
-  return out;
-}
-
 std::string choices_of(const ArgSpec& arg) {
   std::string out;
   for (const auto& choice : arg.param.choices) out += (out.empty() ? "" : "|") + choice;
@@ -77,6 +71,12 @@ std::string help_of(const ArgSpec& arg) {
 }
 
 }  // namespace
+
+std::string dashed(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
 
 std::string wrap_text(std::string_view text, int indent, int columns) {
   std::string out;

@@ -136,9 +136,9 @@ uint64_t min_value_bytes(uint32_t type) {
   }
 }
 
-class Reader {
+class GgufReader {
  public:
-  Reader(std::span<const std::byte> bytes, std::string_view where) : bytes_(bytes), where_(where) {}
+  GgufReader(std::span<const std::byte> bytes, std::string_view where) : bytes_(bytes), where_(where) {}
 
   uint64_t position() const { return position_; }
   uint64_t left() const { return bytes_.size() - position_; }
@@ -233,7 +233,7 @@ struct TensorPlace {
   uint64_t offset = 0, bytes = 0;
 };
 
-TensorPlace read_tensor(Reader& in, uint64_t index, GgufTensor& tensor) {
+TensorPlace read_tensor(GgufReader& in, uint64_t index, GgufTensor& tensor) {
   const std::string_view name = in.text("the name of tensor " + std::to_string(index));
   if (name.empty() || name.size() > kMaxNameBytes) {
     throw in.error("the name of tensor " + std::to_string(index) + " has " + std::to_string(name.size()) +
@@ -286,7 +286,7 @@ GgufFile GgufFile::open(const std::string& path) {
 }
 
 GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string_view where) {
-  Reader in(bytes, where);
+  GgufReader in(bytes, where);
   GgufFile out;
   if (bytes.size() < 4 || std::memcmp(bytes.data(), "GGUF", 4) != 0) {
     throw in.error("this is not a GGUF file (it does not begin with 'GGUF')");

@@ -36,9 +36,9 @@ bool deeper_than(std::string_view text, int max_depth) {
 
 // Builds the value itself: nlohmann's own builder searches every earlier key of an object for each new one,
 // and a tokenizer's vocabulary is one object of 150,000 keys. As there, the last of two equal keys wins.
-class Builder {
+class JsonBuilder {
  public:
-  explicit Builder(Json* root) : root_(root) {}
+  explicit JsonBuilder(Json* root) : root_(root) {}
 
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json(value)); }
@@ -127,7 +127,7 @@ std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int 
   }
   try {
     Json value;
-    Builder builder(&value);
+    JsonBuilder builder(&value);
     Json::sax_parse(text.begin(), text.end(), &builder);
     out = std::move(value);
     return std::nullopt;

@@ -8,7 +8,7 @@
 namespace twinkle {
 namespace {
 
-std::string folded(std::string_view name) {
+std::string letters_of(std::string_view name) {
   std::string out;
   for (const char c : name) {
     if (c != '-' && c != '_') out.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
@@ -35,11 +35,11 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest_name(std::string_view given, std::span<const std::string> known) {
-  const std::string key = folded(given.substr(0, 128));
+  const std::string key = letters_of(given.substr(0, 128));
   std::string best;
   size_t best_distance = std::max<size_t>(2, key.size() / 3) + 1;
   for (const auto& name : known) {
-    const size_t distance = edit_distance(key, folded(name));
+    const size_t distance = edit_distance(key, letters_of(name));
     if (distance < best_distance) {
       best_distance = distance;
       best = name;

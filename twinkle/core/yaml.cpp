@@ -24,9 +24,9 @@ int64_t count_nodes(const YamlNode& node) {
 }
 
 // Builds the tree from the parser's events, which keeps the limits in our hands.
-class Builder : public YAML::EventHandler {
+class YamlBuilder : public YAML::EventHandler {
  public:
-  Builder(std::string_view where, const YamlLimits& limits) : where_(where), limits_(limits) {}
+  YamlBuilder(std::string_view where, const YamlLimits& limits) : where_(where), limits_(limits) {}
 
   YamlNode take() { return std::move(root_); }
 
@@ -173,13 +173,13 @@ YamlNode parse_yaml(std::string_view text, std::string_view where, const YamlLim
     throw invalid_argument("[" + std::string(where) + "] is longer than " + std::to_string(limits.max_bytes) +
                            " bytes");
   }
-  Builder builder(where, limits);
+  YamlBuilder builder(where, limits);
   try {
     std::istringstream in{std::string(text)};
     YAML::Parser parser(in);
     if (!parser.HandleNextDocument(builder)) return {};
     YamlNode root = builder.take();
-    Builder second(where, limits);
+    YamlBuilder second(where, limits);
     if (parser.HandleNextDocument(second))
       throw invalid_argument("[" + std::string(where) + "] holds more than one document");
     return root;

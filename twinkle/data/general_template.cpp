@@ -11,8 +11,6 @@
 namespace twinkle {
 namespace {
 
-const std::vector<std::string> kStrategies = {"raise", "left", "right", "split", "delete"};
-
 std::string place(size_t message) { return "[template] message " + std::to_string(message); }
 
 const std::string* text_content(const Json& message) {
@@ -195,9 +193,10 @@ GeneralTemplate::GeneralTemplate(std::shared_ptr<const Tokenizer> tokenizer, con
   if (options_.max_length < 1) {
     throw invalid_argument("[template] max_length must be >= 1, got " + std::to_string(options_.max_length));
   }
-  if (std::find(kStrategies.begin(), kStrategies.end(), options_.truncation_strategy) == kStrategies.end()) {
+  if (std::find(kTruncationStrategies.begin(), kTruncationStrategies.end(), options_.truncation_strategy) ==
+      kTruncationStrategies.end()) {
     throw invalid_argument("[template] unknown truncation_strategy '" + options_.truncation_strategy + "'" +
-                           did_you_mean(options_.truncation_strategy, kStrategies));
+                           did_you_mean(options_.truncation_strategy, kTruncationStrategies));
   }
   if (!options_.chat_template_kwargs.is_null() && !options_.chat_template_kwargs.is_object()) {
     throw invalid_argument("[template] chat_template_kwargs must be an object, got " +

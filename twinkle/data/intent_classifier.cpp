@@ -19,7 +19,7 @@ constexpr std::array<const char*, 6> kDetectors = {"tool_call",     "code",     
                                                    "complex_logic", "reasoning", "user_dissatisfaction"};
 
 // Signs of formulas: LaTeX commands and dollars, operators, sums with their result, values of variables.
-constexpr const char* kMath =
+constexpr const char* kMathMarks =
     R"(\\[A-Za-z]{2,}|\$[^$\n]{1,200}\$|[×÷±√∑∏∫∂∇∞≤≥≠≈≡∈∉⊂⊆∪∩⇒⇔]|)"
     R"([0-9]\s?[-+*/×÷]\s?[0-9][0-9.,]*\s?=\s?-?[0-9]|\b[A-Za-z]\s?=\s?-?[0-9]|[A-Za-z0-9)][_^]\{)";
 
@@ -63,7 +63,7 @@ class IntentClassifier : public QualityFilter {
         math_(o.get_int("math_threshold")),
         logic_(o.get_int("complex_logic_threshold")),
         reasoning_(o.get_int("reasoning_min_chars")),
-        math_marks_(tokenizer::pcre_pattern(kMath, "[IntentClassifier] math")),
+        math_marks_(tokenizer::pcre_pattern(kMathMarks, "[IntentClassifier] math")),
         logic_marks_(tokenizer::pcre_pattern(kLogic, "[IntentClassifier] complex_logic")),
         complaints_(tokenizer::pcre_pattern(kDissatisfied, "[IntentClassifier] user_dissatisfaction")) {
     const std::vector<std::string> known(kDetectors.begin(), kDetectors.end());

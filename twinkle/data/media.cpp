@@ -58,7 +58,7 @@ Json recut(const Json& content, const Cut& cut) {
   return blocks;
 }
 
-bool has_content(const Json& message) {
+bool has_content_field(const Json& message) {
   const auto content = message.find("content");
   return content != message.end() && (content->is_string() || content->is_array());
 }
@@ -66,7 +66,7 @@ bool has_content(const Json& message) {
 size_t count_tags(const Json& messages, std::string_view tag) {
   size_t count = 0;
   for (const Json& message : messages) {
-    if (!has_content(message)) continue;
+    if (!has_content_field(message)) continue;
     recut(message.at("content"), [&](std::string_view text, Json*) {
       for (size_t at = text.find(tag); at != std::string_view::npos; at = text.find(tag, at + tag.size()))
         ++count;
@@ -76,7 +76,7 @@ size_t count_tags(const Json& messages, std::string_view tag) {
 }
 
 // What has no place of its own goes before the first message of `asker`, "" for any.
-void place(const Kind& kind, const Json& media, Json* messages, std::string_view asker) {
+void place_media(const Kind& kind, const Json& media, Json* messages, std::string_view asker) {
   if (media.empty()) return;
   const size_t tags = count_tags(*messages, kind.tag);
   if (tags > media.size()) {
@@ -85,7 +85,7 @@ void place(const Kind& kind, const Json& media, Json* messages, std::string_view
   }
   size_t missing = media.size() - tags, next = 0;
   for (Json& message : *messages) {
-    if (!has_content(message)) continue;
+    if (!has_content_field(message)) continue;
     Json& content = message["content"];
     const bool first_question = missing > 0 && (asker.empty() || message.value("role", "") == asker);
     if (!first_question && count_tags(Json::array({message}), kind.tag) == 0) continue;
@@ -112,7 +112,7 @@ void place_inline_images(Json* messages) {
   constexpr std::string_view kOpen = "<img>", kClose = "</img>";
   if (count_tags(*messages, kOpen) == 0) return;
   for (Json& message : *messages) {
-    if (!has_content(message)) continue;
+    if (!has_content_field(message)) continue;
     bool found = false;
     Json blocks = recut(message["content"], [&](std::string_view text, Json* out) {
       size_t from = 0;
@@ -171,13 +171,13 @@ Json plain_block(const Json& block) {
 void place_media(const Row& row, Json* messages) {
   place_inline_images(messages);
   for (const Kind& kind : kKinds) {
-    place(kind, media_of(row, kind), messages, "user");
+    place_media(kind, media_of(row, kind), messages, "user");
     for (Json& message : *messages) {
       const Json own = media_of(message, kind);
       if (own.empty()) continue;
       Json alone = Json::array({std::move(message)});
       for (const char* column : kind.columns) alone[0].erase(column);
-      place(kind, own, &alone, "");
+      place_media(kind, own, &alone, "");
       message = std::move(alone[0]);
     }
   }

@@ -140,7 +140,7 @@ constexpr std::array<Entity, 12> kEntities = {{
      is_address},
 }};
 
-constexpr std::array<const char*, 4> kStrategies = {"mask", "replace", "redact", "hash"};
+constexpr std::array<const char*, 4> kPiiStrategies = {"mask", "replace", "redact", "hash"};
 
 struct Hit {
   tokenizer::Range range;
@@ -159,7 +159,7 @@ class PIIFilter : public QualityFilter {
       strategy_[entity.name] = o.get_string("default_strategy");
     }
     strategy_["EMAIL_ADDRESS"] = "replace";
-    const std::vector<std::string> strategies(kStrategies.begin(), kStrategies.end());
+    const std::vector<std::string> strategies(kPiiStrategies.begin(), kPiiStrategies.end());
     const Json& given = o.get("entity_strategy");
     if (!given.is_object())
       throw invalid_argument("[PIIFilter] entity_strategy: expected an object {\"CREDIT_CARD\": \"redact\"}");
@@ -297,7 +297,7 @@ const auto kPii = add_filter<PIIFilter>(
       .default_value = "mask",
       .help = "mask leaves three characters and the last four, replace writes <PHONE_NUMBER_1>, the same for "
               "the same value within a conversation, redact nothing, hash the beginning of a SHA-256.",
-      .choices = {kStrategies.begin(), kStrategies.end()}},
+      .choices = {kPiiStrategies.begin(), kPiiStrategies.end()}},
      {.name = "roles",
       .type = ParamType::kStringList,
       .default_value = {"user", "assistant", "system"},

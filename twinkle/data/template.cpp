@@ -11,8 +11,6 @@
 namespace twinkle {
 namespace {
 
-const std::vector<std::string> kStrategies = {"raise", "left", "right", "split", "delete"};
-
 std::string lower(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return text;
@@ -46,7 +44,7 @@ std::vector<ParamSpec> template_params() {
       {.name = "truncation_strategy",
        .default_value = defaults.truncation_strategy,
        .help = "What happens to longer rows: an error, keep the end, keep the beginning, windows, leave out.",
-       .choices = kStrategies},
+       .choices = kTruncationStrategies},
       {.name = "use_chat_template",
        .type = ParamType::kBool,
        .default_value = defaults.use_chat_template,

@@ -27,6 +27,8 @@
 
 namespace twinkle {
 
+inline const std::vector<std::string> kTruncationStrategies = {"raise", "left", "right", "split", "delete"};
+
 /// How a template treats rows; names and defaults as upstream (TemplateArgs).
 struct TemplateOptions {
   int64_t max_length = 8192;

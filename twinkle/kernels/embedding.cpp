@@ -15,10 +15,10 @@ using cpu::read;
 using cpu::row_kernels;
 using cpu::write;
 
-constexpr int64_t kPanel = PackedMatrix::kPanel;
+constexpr int64_t kTablePanel = PackedMatrix::kPanel;
 
 // Where row v of a table in panels begins; its columns are kPanel apart.
-int64_t panel_offset(int64_t v, int64_t K) { return v / kPanel * K * kPanel + v % kPanel; }
+int64_t panel_offset(int64_t v, int64_t K) { return v / kTablePanel * K * kTablePanel + v % kTablePanel; }
 
 // Rows of one sequence that hold the same token: rows[begin, end).
 struct TokenGroup {

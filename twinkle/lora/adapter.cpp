@@ -21,14 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kEmbedding = "model.embed_tokens";
-const std::string kHead = "lm_head";
 const std::string kPrefix = "base_model.model.";
 
 // The weight behind a module's name; a tied head has the embedding's.
 const Parameter& weight_of(const CausalLM& model, const std::string& module) {
-  const std::string name =
-      module == kHead && model.config().tie_word_embeddings ? kEmbedding + ".weight" : module + ".weight";
+  const std::string name = module == kHeadModule && model.config().tie_word_embeddings
+                               ? kEmbeddingModule + ".weight"
+                               : module + ".weight";
   for (const auto& parameter : model.parameters()) {
     if (parameter.name == name) return parameter;
   }
@@ -36,7 +35,7 @@ const Parameter& weight_of(const CausalLM& model, const std::string& module) {
 }
 
 std::vector<std::string> adaptable_names(const CausalLM& model) {
-  std::vector<std::string> out = {kEmbedding};
+  std::vector<std::string> out = {kEmbeddingModule};
   for (const auto& linear : model.linears()) out.push_back(linear.name);
   return out;
 }
@@ -55,10 +54,10 @@ std::vector<std::string> names_to_save(const CausalLM& model, const LoraConfig& 
     if (parameter.name.ends_with(kWeight))
       all.push_back(parameter.name.substr(0, parameter.name.size() - kWeight.size()));
   }
-  if (model.config().tie_word_embeddings) all.push_back(kHead);
+  if (model.config().tie_word_embeddings) all.push_back(kHeadModule);
   const auto chosen = match_modules_to_save(config, all);
   for (const auto& name : chosen) {
-    if (name != kEmbedding && name != kHead && weight_of(model, name).is_matrix()) {
+    if (name != kEmbeddingModule && name != kHeadModule && weight_of(model, name).is_matrix()) {
       throw invalid_argument("[lora] 'modules_to_save': '" + name +
                              "' can not be trained whole here; embed_tokens, lm_head and norms can");
     }
@@ -290,11 +289,12 @@ std::unique_ptr<Adapter> Adapter::read(const CausalLM& model, const Json& config
   }
   for (const auto& tensor : file.tensors()) {
     if (known.contains(tensor.name)) continue;
-    const bool base = tensor.name == kPrefix + kEmbedding + ".base_layer.weight" ||
-                      tensor.name == kPrefix + kHead + ".base_layer.weight";
+    const bool base = tensor.name == kPrefix + kEmbeddingModule + ".base_layer.weight" ||
+                      tensor.name == kPrefix + kHeadModule + ".base_layer.weight";
     if (base) {
-      check_base_layer(model, tensor, tensor.name.find(kEmbedding) != std::string::npos ? kEmbedding : kHead,
-                       path);
+      check_base_layer(
+          model, tensor,
+          tensor.name.find(kEmbeddingModule) != std::string::npos ? kEmbeddingModule : kHeadModule, path);
     } else {
       unexpected.push_back("'" + tensor.name + "'");
     }
@@ -366,7 +366,7 @@ std::vector<Adapter::Trained> Adapter::trained() {
 
 void check_trainable(const Adapter& adapter) {
   for (const auto& module : adapter.modules()) {
-    if (module.name == kHead && adapter.config().lora_dropout > 0) {
+    if (module.name == kHeadModule && adapter.config().lora_dropout > 0) {
       throw invalid_argument(
           "[lora] lora_dropout cannot be used with an adapter on lm_head; set lora_dropout to 0 or leave "
           "lm_head out of target_modules");
@@ -406,9 +406,9 @@ nn::LoraBinding bind_adapters(const CausalLM& model, std::span<const AdapterUse>
     for (const auto& [name, parameter] : *use.saved_modules) {
       // A pass writes gradients of trainable parameters only.
       Parameter* whole = const_cast<Parameter*>(&parameter);
-      if (name == kEmbedding) {
+      if (name == kEmbeddingModule) {
         out.replaced_embedding = whole;
-      } else if (name == kHead) {
+      } else if (name == kHeadModule) {
         out.replaced_head = whole;
       } else {
         out.replaced_norms[&weight_of(model, name)] = whole;

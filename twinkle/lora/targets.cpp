@@ -11,9 +11,6 @@
 namespace twinkle {
 namespace {
 
-const char* const kEmbedding = "model.embed_tokens";
-const char* const kHead = "lm_head";
-
 Error fail(const std::string& message) { return invalid_argument("[lora] " + message); }
 
 std::string leaf_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
@@ -94,7 +91,7 @@ LoraConfig expand_all_linear(const LoraConfig& config, const std::vector<std::st
   if (!is_all_linear(config)) return config;
   std::set<std::string> leaves;
   for (const auto& name : names) {
-    if (name != kHead && name != kEmbedding) leaves.insert(leaf_of(name));
+    if (name != kHeadModule && name != kEmbeddingModule) leaves.insert(leaf_of(name));
   }
   LoraConfig out = config;
   out.target_is_pattern = false;

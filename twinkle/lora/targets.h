@@ -10,6 +10,9 @@
 
 namespace twinkle {
 
+inline const std::string kEmbeddingModule = "model.embed_tokens";
+inline const std::string kHeadModule = "lm_head";
+
 struct TargetedModule {
   std::string name;
   int64_t rank = 0;

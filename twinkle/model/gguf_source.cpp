@@ -73,7 +73,7 @@ Json read_scaling(const ConfigReader& reader, const std::string& arch) {
   return out;
 }
 
-Json read_config(const Json& metadata) {
+Json config_of(const Json& metadata) {
   const ConfigReader reader(metadata);
   const std::string arch = reader.string("general.architecture", "");
   if (arch.empty()) reader.fail("general.architecture", "is missing");
@@ -271,7 +271,7 @@ void read_rope_factors(const GgufTensor& tensor, const std::string& where, Json&
 
 Json config_json_from_gguf(const Json& metadata, std::string_view where) {
   try {
-    return read_config(metadata);
+    return config_of(metadata);
   } catch (const Error& e) {
     const std::string text = e.what();
     constexpr std::string_view kPlace = "[config] ";

@@ -15,7 +15,7 @@ std::optional<int64_t> length_of(const HttpRequest& request) {
   return std::max<int64_t>(length, 0);
 }
 
-std::string number(double value) {
+std::string plain_number(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%g", value);
   return text;
@@ -62,7 +62,7 @@ std::optional<Admission::Refused> Admission::enter(const KeyEntry& key, HttpRequ
       rate > 0 && !request.path().ends_with("/session_heartbeat")) {
     state.requests.fill(rate, std::max(rate, 1.0), now_());
     if (state.requests.level < 1)
-      return refuse({.reason = "this key may send " + number(rate) + " requests a second"});
+      return refuse({.reason = "this key may send " + plain_number(rate) + " requests a second"});
     state.requests.level -= 1;
   }
   if (const int64_t most = limits.bytes_in_flight; most > 0) {
@@ -93,7 +93,7 @@ std::optional<Admission::Refused> Admission::take_tokens(const KeyEntry& key, in
   minute.fill(most / 60, most, now_());
   if (minute.level <= 0) {
     ++shared_->keys[key.id].usage.refused;
-    return Refused{.reason = "this key may use " + number(most) + " tokens a minute",
+    return Refused{.reason = "this key may use " + plain_number(most) + " tokens a minute",
                    .retry_after = static_cast<int64_t>(std::ceil(1 - minute.level / (most / 60)))};
   }
   minute.level -= static_cast<double>(tokens);

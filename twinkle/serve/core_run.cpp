@@ -3,13 +3,13 @@
 #include <filesystem>
 
 #include "twinkle/core/caught.h"
+#include "twinkle/core/clock.h"
 #include "twinkle/serve/core.h"
 
 namespace twinkle::serve {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 // What a client is not told goes to the server's own log.
 Result failure_of(const Error& error) {
@@ -511,7 +511,7 @@ bool Core::sample_round() {
   return true;
 }
 
-bool Core::sample_for_a_while(std::chrono::steady_clock::time_point begin, Monitor::Pass& pass) {
+bool Core::sample_for_a_while(Clock::time_point begin, Monitor::Pass& pass) {
   const auto share = std::max<Clock::duration>(train_time_, std::chrono::milliseconds(10));
   bool any = false;
   for (;;) {

@@ -19,6 +19,7 @@
 #include <set>
 #include <thread>
 
+#include "twinkle/core/clock.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle::serve {
@@ -38,23 +39,6 @@ bool same_name(std::string_view a, std::string_view b) {
 
 constexpr int64_t kSmallBody = 16 << 10;  // 10,000 connections may each have one
 constexpr size_t kPiece = 256 << 10;      // of a body that is made while it is sent
-
-// Bytes that all connections share.
-class Budget {
- public:
-  explicit Budget(int64_t most) : left_(most) {}
-  bool take(int64_t bytes) {
-    int64_t left = left_;
-    while (left >= bytes) {
-      if (left_.compare_exchange_weak(left, left - bytes)) return true;
-    }
-    return false;
-  }
-  void give(int64_t bytes) { left_ += bytes; }
-
- private:
-  std::atomic<int64_t> left_;
-};
 
 asio::ssl::context tls_context(const HttpOptions& options) {
   asio::ssl::context context(asio::ssl::context::tls_server);
@@ -80,6 +64,23 @@ HttpReply plain_error(int status, const char* detail) {
 
 }  // namespace
 
+// Bytes that all connections share.
+class BodyBudget {
+ public:
+  explicit BodyBudget(int64_t most) : left_(most) {}
+  bool take(int64_t bytes) {
+    int64_t left = left_;
+    while (left >= bytes) {
+      if (left_.compare_exchange_weak(left, left - bytes)) return true;
+    }
+    return false;
+  }
+  void give(int64_t bytes) { left_ += bytes; }
+
+ private:
+  std::atomic<int64_t> left_;
+};
+
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
     if (same_name(key, name)) return value;
@@ -99,7 +100,7 @@ struct HttpServer::Impl {
   HttpOptions options;
   Gate gate;
   Handler handler;
-  Budget bodies;
+  BodyBudget bodies;
   std::atomic<int64_t> connections{0};
   std::atomic<bool> stopping{false};
   asio::io_context context;  // its connections use the above
@@ -120,7 +121,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
   /// `layer`: what the stream is made of.
   template <class... Layer>
   Connection(const HttpOptions& options, const HttpServer::Gate& gate, const HttpServer::Handler& handler,
-             Budget& bodies, std::atomic<int64_t>& count, Layer&&... layer)
+             BodyBudget& bodies, std::atomic<int64_t>& count, Layer&&... layer)
       : stream_(std::forward<Layer>(layer)...),
         deadline_(stream_.get_executor()),
         options_(options),
@@ -204,7 +205,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
       return answer_and_close(plain_error(400, "this is not an HTTP request"));
     if (error) return close();
     first_ = false;
-    begin_ = std::chrono::steady_clock::now();
+    begin_ = Clock::now();
     const auto& head = parser_->get();
     request_ = {.method = std::string(head.method_string()), .target = std::string(head.target())};
     done_ = {.method = request_.method, .target = request_.target};
@@ -293,8 +294,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
       done_.status = reply.status;
       if (!head_only_)
         done_.bytes_out = reply.source ? reply.source->size_bytes() : static_cast<int64_t>(reply.body.size());
-      if (!done_.method.empty())
-        done_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+      if (!done_.method.empty()) done_.seconds = seconds_since(begin_);
       options_.on_reply(done_);
     }
     response_.emplace(static_cast<http::status>(reply.status), 11);
@@ -378,7 +378,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
   const HttpOptions& options_;
   const HttpServer::Gate& gate_;
   const HttpServer::Handler& handler_;
-  Budget& bodies_;
+  BodyBudget& bodies_;
   std::atomic<int64_t>& count_;
   // Bounds what is no payload: extensions of chunks and trailers.
   beast::flat_buffer buffer_{256 << 10};
@@ -388,7 +388,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
   HttpRequest request_;
   std::shared_ptr<void> held_;
   HttpDone done_;
-  std::chrono::steady_clock::time_point begin_;
+  Clock::time_point begin_;
   std::shared_ptr<BodySource> source_;
   std::string piece_;
   int64_t left_ = 0;      // of the source

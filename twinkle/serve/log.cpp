@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kHeader("TWKLLOG2", 8);  // the last letter is the version
 constexpr uint32_t kMagic = 0x52574c47;
 constexpr int64_t kMostBytes = int64_t{1} << 30;  // of one record
-constexpr std::string_view kPrefix = "log-", kNew = ".new";
+constexpr std::string_view kFilePrefix = "log-", kNew = ".new";
 
 // Little-endian, as every machine this runs on.
 struct RecordHead {
@@ -53,7 +53,7 @@ bool read_record(std::string_view file, size_t at, RecordHead& head, std::string
 
 std::string path_of(const std::string& folder, int64_t number) {
   std::string digits = std::to_string(number);
-  return folder + "/" + std::string(kPrefix) + std::string(8 - std::min<size_t>(8, digits.size()), '0') +
+  return folder + "/" + std::string(kFilePrefix) + std::string(8 - std::min<size_t>(8, digits.size()), '0') +
          digits;
 }
 
@@ -104,10 +104,10 @@ void Log::open_newest(const std::function<void(std::string_view)>& on_record) {
   std::vector<std::string> others;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kPrefix)) continue;
+    if (!name.starts_with(kFilePrefix)) continue;
     int64_t number = 0;
     const char* last = name.data() + name.size();
-    const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), last, number);
+    const auto [end, error] = std::from_chars(name.data() + kFilePrefix.size(), last, number);
     if (error != std::errc() || end != last) {
       if (name.ends_with(kNew)) others.push_back(entry.path().string());
     } else if (number > number_) {

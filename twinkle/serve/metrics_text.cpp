@@ -23,7 +23,7 @@ std::string escaped(std::string_view text, bool quotes) {
   return out;
 }
 
-std::string number(double value) {
+std::string metric_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
   char text[40];
@@ -48,7 +48,7 @@ MetricsText& MetricsText::sample(double value, Labels labels, std::string_view s
     text_ += (first ? "{" : ",") + std::string(key) + "=\"" + escaped(label, true) + "\"";
     first = false;
   }
-  text_ += (first ? " " : "} ") + number(value) + "\n";
+  text_ += (first ? " " : "} ") + metric_number(value) + "\n";
   return *this;
 }
 

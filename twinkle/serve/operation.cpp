@@ -8,7 +8,6 @@
 namespace twinkle::serve {
 namespace {
 
-constexpr const char* kLog = "[log] a record";
 constexpr std::array<const char*, 8> kKinds = {"create_model", "call",         "optim_step", "save_weights",
                                                "load_weights", "save_sampler", "sample",     "unload"};
 constexpr std::array<const char*, 5> kResults = {"json", "call", "sample", "user", "server"};
@@ -21,8 +20,8 @@ Enum enum_from(const std::array<const char*, N>& names, const std::string& name)
   return static_cast<Enum>(found - names.begin());
 }
 
-std::vector<float> floats(std::string_view bytes) { return unpack_array<float>(bytes, kLog); }
-std::vector<int32_t> ints(std::string_view bytes) { return unpack_array<int32_t>(bytes, kLog); }
+std::vector<float> floats(std::string_view bytes) { return unpack_array<float>(bytes, kLogRecord); }
+std::vector<int32_t> ints(std::string_view bytes) { return unpack_array<int32_t>(bytes, kLogRecord); }
 
 }  // namespace
 
@@ -85,12 +84,12 @@ std::string encode(const TrainCall& call) {
 
 TrainCall decode_call(std::string_view bytes) {
   TrainCall call;
-  for (WireReader in(bytes, kLog); in.next();) {
+  for (WireReader in(bytes, kLogRecord); in.next();) {
     if (in.field() == 1) call.loss = in.text();
     if (in.field() == 2) {
       std::string name;
       double value = 0;
-      for (WireReader e(in.bytes(), kLog); e.next();) {
+      for (WireReader e(in.bytes(), kLogRecord); e.next();) {
         if (e.field() == 1) name = e.text();
         if (e.field() == 2) value = e.real64();
       }
@@ -99,13 +98,13 @@ TrainCall decode_call(std::string_view bytes) {
     if (in.field() == 3) call.forward_only = in.boolean();
     if (in.field() != 4) continue;
     Datum datum;
-    for (WireReader d(in.bytes(), kLog); d.next();) {
+    for (WireReader d(in.bytes(), kLogRecord); d.next();) {
       if (d.field() == 1) datum.tokens = ints(d.bytes());
       if (d.field() == 2) datum.targets = ints(d.bytes());
       if (d.field() == 4) datum.columns = d.integer();
       if (d.field() != 3) continue;
       std::string name;
-      for (WireReader i(d.bytes(), kLog); i.next();) {
+      for (WireReader i(d.bytes(), kLogRecord); i.next();) {
         if (i.field() == 1) name = i.text();
         if (i.field() == 2) datum.inputs[name] = floats(i.bytes());
       }
@@ -126,7 +125,7 @@ std::string encode(const CallResult& result) {
 
 CallResult decode_call_result(std::string_view bytes) {
   CallResult result;
-  for (WireReader in(bytes, kLog); in.next();) {
+  for (WireReader in(bytes, kLogRecord); in.next();) {
     if (in.field() == 1) result.loss = in.real64();
     if (in.field() == 2) result.logprobs.push_back(floats(in.bytes()));
     if (in.field() == 3) result.elementwise_loss.push_back(floats(in.bytes()));

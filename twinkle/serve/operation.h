@@ -25,6 +25,9 @@ enum class OpKind {
   kUnload
 };
 
+/// Where an error lies that reading the log meets.
+inline constexpr const char* kLogRecord = "[log] a record";
+
 /// Of the unloading of a model, which comes behind all that a client can number: nothing follows it.
 inline constexpr int64_t kUnloadNumber = (int64_t{1} << 62) + 1;
 

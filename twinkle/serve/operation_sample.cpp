@@ -7,11 +7,9 @@
 namespace twinkle::serve {
 namespace {
 
-constexpr const char* kLog = "[log] a record";
-
 template <class T>
 std::vector<T> list(std::string_view bytes) {
-  return unpack_array<T>(bytes, kLog);
+  return unpack_array<T>(bytes, kLogRecord);
 }
 
 std::string layout_bytes(const TensorLayout& layout) {
@@ -24,7 +22,7 @@ std::string layout_bytes(const TensorLayout& layout) {
 
 TensorLayout layout_from(std::string_view bytes) {
   TensorLayout layout;
-  for (WireReader in(bytes, kLog); in.next();) {
+  for (WireReader in(bytes, kLogRecord); in.next();) {
     if (in.field() == 1) layout.shape = list<int64_t>(in.bytes());
     if (in.field() == 2) layout.crow = list<int64_t>(in.bytes());
     if (in.field() == 3) layout.col = list<int64_t>(in.bytes());
@@ -50,7 +48,7 @@ void write_places(WireWriter& out, uint32_t field, const Alternatives& places) {
 void read_place(std::string_view bytes, Alternatives& places) {
   std::vector<int32_t> ids;
   std::vector<float> logprobs;
-  for (WireReader r(bytes, kLog); r.next();) {
+  for (WireReader r(bytes, kLogRecord); r.next();) {
     if (r.field() == 1) ids = list<int32_t>(r.bytes());
     if (r.field() == 2) logprobs = list<float>(r.bytes());
   }
@@ -111,7 +109,7 @@ SampleCall decode_sample(std::string_view bytes) {
                   .topk_sample_logprobs = head.value("topk_sample_logprobs", int64_t{0}),
                   .prompt_alt_tokens = head.value("prompt_alt_tokens", int64_t{0})};
   if (!head.at("max_tokens").is_null()) call.max_tokens = head.at("max_tokens").get<int64_t>();
-  for (WireReader in(body.substr(prompt), kLog); in.next();) {
+  for (WireReader in(body.substr(prompt), kLogRecord); in.next();) {
     if (in.field() == 1) call.prompt_targets.layout = layout_from(in.bytes());
     if (in.field() == 2) call.prompt_targets.ids = list<int32_t>(in.bytes());
   }
@@ -144,11 +142,11 @@ std::string encode(const SampleDone& done) {
 
 SampleDone decode_sample_result(std::string_view bytes) {
   SampleDone done;
-  for (WireReader in(bytes, kLog); in.next();) {
+  for (WireReader in(bytes, kLogRecord); in.next();) {
     switch (in.field()) {
       case 1: {
         SampleDone::Sequence sequence;
-        for (WireReader s(in.bytes(), kLog); s.next();) {
+        for (WireReader s(in.bytes(), kLogRecord); s.next();) {
           if (s.field() == 1) sequence.stopped = s.boolean();
           if (s.field() == 2) sequence.tokens = list<int32_t>(s.bytes());
           if (s.field() == 3) sequence.logprobs = list<float>(s.bytes());

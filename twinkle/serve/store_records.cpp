@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kMostNotes = 1'000'000;
 
 // Numbers are bound as text and compared as numbers.
-std::string number(double value) {
+std::string sql_number(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.6f", value);
   return text;
@@ -20,7 +20,7 @@ std::string number(double value) {
 void Store::note(const std::string& owner, const std::string& event, const Json& details, double now) {
   const std::lock_guard writing(writing_);
   Statement(db_, "INSERT INTO notes(owner, time, event, details) VALUES(?, CAST(? AS REAL), ?, ?)",
-            {owner, number(now), event, details.dump(-1, ' ', false, Json::error_handler_t::replace)})
+            {owner, sql_number(now), event, details.dump(-1, ' ', false, Json::error_handler_t::replace)})
       .row();
   if (sqlite3_last_insert_rowid(db_.get()) % 1000 != 0) return;
   Statement(db_, "DELETE FROM notes WHERE id <= (SELECT MAX(id) FROM notes) - CAST(? AS INTEGER)",
@@ -36,7 +36,7 @@ std::vector<Note> Store::notes_of(const std::string& owner, const std::string& p
       db_,
       "SELECT time, event, details FROM notes WHERE owner = ? AND time >= CAST(? AS REAL) AND time "
       "< CAST(? AS REAL) AND substr(event, 1, length(?)) = ? ORDER BY id LIMIT 10000",
-      {owner, number(from), number(to), prefix, prefix});
+      {owner, sql_number(from), sql_number(to), prefix, prefix});
   while (rows.row()) {
     out.push_back({.time = std::stod(rows.text(0)),
                    .event = rows.text(1),
@@ -54,7 +54,7 @@ void Store::add(const std::vector<Usage>& used) {
       Statement(db_,
                 "INSERT INTO usage VALUES(?, CAST(? AS REAL), ?, ?, ?, CAST(? AS INTEGER)) ON CONFLICT DO "
                 "UPDATE SET count = count + excluded.count",
-                {u.owner, number(u.hour), u.session, u.base_model, u.kind, std::to_string(u.count)})
+                {u.owner, sql_number(u.hour), u.session, u.base_model, u.kind, std::to_string(u.count)})
           .row();
     }
     db_.run("COMMIT");
@@ -70,7 +70,7 @@ std::vector<Usage> Store::usage_of(const std::string& owner, double from, double
   Statement rows(db_,
                  "SELECT hour, session, base_model, kind, count FROM usage WHERE owner = ? AND hour >= "
                  "CAST(? AS REAL) AND hour < CAST(? AS REAL) ORDER BY hour, count DESC",
-                 {owner, number(from), number(to)});
+                 {owner, sql_number(from), sql_number(to)});
   while (rows.row()) {
     out.push_back({.hour = std::stod(rows.text(0)),
                    .owner = owner,

@@ -15,7 +15,7 @@ namespace {
 
 using namespace tinker;  // NOLINT(google-build-using-namespace): this file is that layer
 
-constexpr std::string_view kPrefix = "/api/v1/";
+constexpr std::string_view kApiPrefix = "/api/v1/";
 constexpr int kJsonDepth = 64;
 constexpr int64_t kMostBody = int64_t{256} << 20;  // unpacked
 constexpr size_t kMostJson = 64 << 20;             // of it: values take many times their text
@@ -115,8 +115,8 @@ TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
       {"GET", "sessions/*", &TinkerApi::get_session}};
   Found found;
   std::string_view path = request.path();
-  if (!path.starts_with(kPrefix)) return found;
-  path.remove_prefix(kPrefix.size());
+  if (!path.starts_with(kApiPrefix)) return found;
+  path.remove_prefix(kApiPrefix.size());
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   for (const std::span<const Entry> table :
        {std::span<const Entry>(entries), checkpoint_routes(), sampler_routes(), account_routes()}) {
@@ -140,7 +140,7 @@ std::string_view TinkerApi::route_name(const HttpRequest& request) const { retur
 
 Scope TinkerApi::needed_scope(const HttpRequest& request) const {
   std::string_view path = request.path();
-  if (path.starts_with(kPrefix)) path.remove_prefix(kPrefix.size());
+  if (path.starts_with(kApiPrefix)) path.remove_prefix(kApiPrefix.size());
   return serve::needed_scope(request.method, path);
 }
 

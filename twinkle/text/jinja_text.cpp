@@ -164,7 +164,7 @@ const LongCase* long_case(int32_t code) {
   return it != std::end(kLongCases) && it->code == code ? it : nullptr;
 }
 
-utf8proc_category_t category(int32_t code) {
+utf8proc_category_t category_at(int32_t code) {
   return code < 0 ? UTF8PROC_CATEGORY_CN : utf8proc_category(code);
 }
 
@@ -174,7 +174,7 @@ bool case_ignorable(int32_t code) {
       code == 0xad || code == 0xb7 || code == 0x2019) {
     return true;
   }
-  const auto c = category(code);
+  const auto c = category_at(code);
   return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF ||
          c == UTF8PROC_CATEGORY_LM || c == UTF8PROC_CATEGORY_SK;
 }
@@ -329,7 +329,7 @@ bool is_line_break(int32_t code) {
 bool is_printable(int32_t code) {
   if (code == ' ') return true;
   if (code < 0) return false;
-  switch (category(code)) {
+  switch (category_at(code)) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_CC:
     case UTF8PROC_CATEGORY_CF:
@@ -345,24 +345,28 @@ bool is_printable(int32_t code) {
 }
 
 bool is_alpha(int32_t code) {
-  const auto c = category(code);
+  const auto c = category_at(code);
   return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
-bool is_decimal(int32_t code) { return category(code) == UTF8PROC_CATEGORY_ND; }
+bool is_decimal(int32_t code) { return category_at(code) == UTF8PROC_CATEGORY_ND; }
 bool is_digit(int32_t code) { return is_decimal(code) || in_ranges(kDigits, code); }
 bool is_numeric(int32_t code) {
-  const auto c = category(code);
+  const auto c = category_at(code);
   return c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO;
 }
-bool is_upper(int32_t code) { return category(code) == UTF8PROC_CATEGORY_LU || in_ranges(kOtherUpper, code); }
-bool is_lower(int32_t code) { return category(code) == UTF8PROC_CATEGORY_LL || in_ranges(kOtherLower, code); }
-bool is_title(int32_t code) { return category(code) == UTF8PROC_CATEGORY_LT; }
+bool is_upper(int32_t code) {
+  return category_at(code) == UTF8PROC_CATEGORY_LU || in_ranges(kOtherUpper, code);
+}
+bool is_lower(int32_t code) {
+  return category_at(code) == UTF8PROC_CATEGORY_LL || in_ranges(kOtherLower, code);
+}
+bool is_title(int32_t code) { return category_at(code) == UTF8PROC_CATEGORY_LT; }
 bool is_cased(int32_t code) { return is_upper(code) || is_lower(code) || is_title(code); }
 
 bool is_identifier(std::string_view name) {
   for (size_t i = 0; i < name.size();) {
     const Char c = char_at(name, i);
-    const auto kind = category(c.code);
+    const auto kind = category_at(c.code);
     const bool start = c.code == '_' || is_alpha(c.code) || kind == UTF8PROC_CATEGORY_NL;
     const bool later = kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC ||
                        kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_PC || c.code == 0xb7;

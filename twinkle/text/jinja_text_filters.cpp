@@ -246,30 +246,31 @@ Value filter_xmlattr(Runtime&, const Value& value, const CallArgs& args) {
   return Value::string(out.finish());
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {{"trim", filter_trim},
-                                                                    {"upper", filter_upper},
-                                                                    {"lower", filter_lower},
-                                                                    {"string", filter_string},
-                                                                    {"replace", filter_replace},
-                                                                    {"safe", filter_safe},
-                                                                    {"indent", filter_indent},
-                                                                    {"title", filter_title},
-                                                                    {"capitalize", filter_capitalize},
-                                                                    {"center", filter_center},
-                                                                    {"e", filter_escape},
-                                                                    {"escape", filter_escape},
-                                                                    {"forceescape", filter_forceescape},
-                                                                    {"truncate", filter_truncate},
-                                                                    {"wordcount", filter_wordcount},
-                                                                    {"format", filter_format},
-                                                                    {"filesizeformat", filter_filesizeformat},
-                                                                    {"urlencode", filter_urlencode},
-                                                                    {"xmlattr", filter_xmlattr}};
+constexpr std::pair<std::string_view, FilterFunction> kTextFilters[] = {
+    {"trim", filter_trim},
+    {"upper", filter_upper},
+    {"lower", filter_lower},
+    {"string", filter_string},
+    {"replace", filter_replace},
+    {"safe", filter_safe},
+    {"indent", filter_indent},
+    {"title", filter_title},
+    {"capitalize", filter_capitalize},
+    {"center", filter_center},
+    {"e", filter_escape},
+    {"escape", filter_escape},
+    {"forceescape", filter_forceescape},
+    {"truncate", filter_truncate},
+    {"wordcount", filter_wordcount},
+    {"format", filter_format},
+    {"filesizeformat", filter_filesizeformat},
+    {"urlencode", filter_urlencode},
+    {"xmlattr", filter_xmlattr}};
 
 }  // namespace
 
 FilterFunction find_text_filter(std::string_view name) {
-  for (const auto& [known, filter] : kFilters) {
+  for (const auto& [known, filter] : kTextFilters) {
     if (known == name) return filter;
   }
   return nullptr;

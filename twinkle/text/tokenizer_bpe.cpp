@@ -12,8 +12,6 @@
 namespace twinkle::tokenizer {
 namespace {
 
-constexpr std::string_view kMarker = "\xE2\x96\x81";  // U+2581, SentencePiece's space
-
 class Bpe : public Model {
  public:
   Bpe(Vocab vocab, const std::vector<Merge>& merges, BpeOptions options, const std::string& path)
@@ -91,8 +89,8 @@ class Bpe : public Model {
     size_t at = 0;
     while (at < text.size()) {
       size_t end = at;
-      while (text.substr(end).starts_with(kMarker)) end += kMarker.size();
-      end = std::min(text.find(kMarker, end), text.size());
+      while (text.substr(end).starts_with(kSpaceMarker)) end += kSpaceMarker.size();
+      end = std::min(text.find(kSpaceMarker, end), text.size());
       word_ids(text.substr(at, end - at), vocab_, whole_, max_size_, symbols_of, out);
       at = end;
     }
@@ -230,10 +228,10 @@ class Bpe : public Model {
   // When no merge joins a marker to what is left of it (unless that is markers only), texts fall apart into
   // words at markers without changing the result: merges never cross those places.
   void find_marker_cuts(bool never_unknown) {
-    if (!plain_ || !never_unknown || options_.ignore_merges || vocab_.find(kMarker) < 0) return;
+    if (!plain_ || !never_unknown || options_.ignore_merges || vocab_.find(kSpaceMarker) < 0) return;
     bool safe = true;
     merges_.each([&](int32_t left, int32_t right, uint32_t, int32_t) {
-      if (vocab_.text_of(right).starts_with(kMarker) && !vocab_.text_of(left).ends_with(kMarker))
+      if (vocab_.text_of(right).starts_with(kSpaceMarker) && !vocab_.text_of(left).ends_with(kSpaceMarker))
         safe = false;
     });
     marker_cuts_ = safe;

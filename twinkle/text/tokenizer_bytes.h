@@ -10,6 +10,9 @@
 
 namespace twinkle::tokenizer {
 
+/// U+2581, which SentencePiece writes for a space.
+inline constexpr std::string_view kSpaceMarker = "\xE2\x96\x81";
+
 /// The character (as UTF-8, one or two bytes) that stands for a byte.
 std::string_view byte_char(unsigned char byte);
 /// The byte that a character stands for, or -1.

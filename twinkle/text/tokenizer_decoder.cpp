@@ -55,7 +55,7 @@ std::unique_ptr<Stage> each_token(Fn fn) {
   return std::make_unique<EachToken<Fn>>(std::move(fn));
 }
 
-class ByteLevel : public Decoder {
+class ByteLevelDecoder : public Decoder {
  public:
   bool gives_pieces() const override { return true; }
   std::string inside(std::string token) const override { return unmapped(token); }
@@ -131,9 +131,9 @@ class Fuse : public Decoder {
   }
 };
 
-class Replace : public Decoder {
+class ReplaceDecoder : public Decoder {
  public:
-  Replace(std::shared_ptr<const Pattern> pattern, std::string content)
+  ReplaceDecoder(std::shared_ptr<const Pattern> pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   std::string inside(std::string token) const override {
     std::vector<Range> matches;
@@ -157,9 +157,9 @@ class Replace : public Decoder {
   std::string content_;
 };
 
-class Strip : public Decoder {
+class StripDecoder : public Decoder {
  public:
-  Strip(char32_t content, int64_t start, int64_t stop) : left_(start), right_(stop) {
+  StripDecoder(char32_t content, int64_t start, int64_t stop) : left_(start), right_(stop) {
     unicode::append(content_, content);
   }
   bool takes_pieces() const override { return right_ == 0; }
@@ -210,9 +210,9 @@ class Strip : public Decoder {
   bool pieces_ = false;
 };
 
-class Metaspace : public Decoder {
+class MetaspaceDecoder : public Decoder {
  public:
-  Metaspace(char32_t replacement, Prepend scheme) : scheme_(scheme) {
+  MetaspaceDecoder(char32_t replacement, Prepend scheme) : scheme_(scheme) {
     unicode::append(replacement_, replacement);
   }
   std::string inside(std::string token) const override { return spaced(std::move(token), " "); }
@@ -231,9 +231,9 @@ class Metaspace : public Decoder {
   Prepend scheme_;
 };
 
-class WordPiece : public Decoder {
+class WordPieceDecoder : public Decoder {
  public:
-  WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
+  WordPieceDecoder(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
   std::string inside(std::string token) const override { return part(std::move(token), 1); }
   std::unique_ptr<Stage> start() const override {
     return each_token([this](std::string token, size_t index) { return part(std::move(token), index); });
@@ -354,9 +354,9 @@ class Output : public Stage {
   bool first_ = true;
 };
 
-using Steps = std::vector<std::unique_ptr<const Decoder>>;
+using DecoderSteps = std::vector<std::unique_ptr<const Decoder>>;
 
-void parse_into(const Json& value, const std::string& path, bool* pieces, Steps& steps) {
+void parse_decoder_into(const Json& value, const std::string& path, bool* pieces, DecoderSteps& steps) {
   const std::string type = component_type(value, path);
   Fields fields(value, path);
   fields.ignore("type");
@@ -365,28 +365,28 @@ void parse_into(const Json& value, const std::string& path, bool* pieces, Steps&
     fields.boolean_or("add_prefix_space", true);
     fields.boolean_or("trim_offsets", true);
     fields.boolean_or("use_regex", true);
-    made = std::make_unique<ByteLevel>();
+    made = std::make_unique<ByteLevelDecoder>();
   } else if (type == "ByteFallback") {
     made = std::make_unique<ByteFallback>();
   } else if (type == "Fuse") {
     made = std::make_unique<Fuse>();
   } else if (type == "Replace") {
     auto pattern = parse_pattern(fields.need("pattern"), fields.at("pattern"));
-    made = std::make_unique<Replace>(std::move(pattern), fields.string("content"));
+    made = std::make_unique<ReplaceDecoder>(std::move(pattern), fields.string("content"));
   } else if (type == "Strip") {
     const char32_t content = fields.character("content");
     const int64_t start = fields.integer("start", 0, INT32_MAX);
-    auto strip = std::make_unique<Strip>(content, start, fields.integer("stop", 0, INT32_MAX));
+    auto strip = std::make_unique<StripDecoder>(content, start, fields.integer("stop", 0, INT32_MAX));
     if (*pieces && strip->takes_pieces()) strip->set_pieces();
     made = std::move(strip);
   } else if (type == "Metaspace") {
     const char32_t replacement = fields.character("replacement");
     const Prepend scheme = parse_prepend_scheme(fields);
     fields.boolean_or("split", true);
-    made = std::make_unique<Metaspace>(replacement, scheme);
+    made = std::make_unique<MetaspaceDecoder>(replacement, scheme);
   } else if (type == "WordPiece") {
     std::string prefix = fields.string("prefix");
-    made = std::make_unique<WordPiece>(std::move(prefix), fields.boolean("cleanup"));
+    made = std::make_unique<WordPieceDecoder>(std::move(prefix), fields.boolean("cleanup"));
   } else if (type == "BPEDecoder") {
     made = std::make_unique<BpeDecoder>(fields.string("suffix"));
   } else if (type == "CTC") {
@@ -395,7 +395,7 @@ void parse_into(const Json& value, const std::string& path, bool* pieces, Steps&
   } else if (type == "Sequence") {
     size_t i = 0;
     for (const Json& step : fields.list("decoders")) {
-      parse_into(step, fields.at("decoders") + "[" + std::to_string(i++) + "]", pieces, steps);
+      parse_decoder_into(step, fields.at("decoders") + "[" + std::to_string(i++) + "]", pieces, steps);
     }
     fields.done();
     return;
@@ -413,9 +413,9 @@ DecoderChain DecoderChain::parse(const Json& value, const std::string& path) {
   DecoderChain chain;
   if (value.is_null()) return chain;
   bool pieces = false;
-  parse_into(value, path, &pieces, chain.steps_);
+  parse_decoder_into(value, path, &pieces, chain.steps_);
   chain.byte_level_ =
-      chain.steps_.size() == 1 && dynamic_cast<const ByteLevel*>(chain.steps_[0].get()) != nullptr;
+      chain.steps_.size() == 1 && dynamic_cast<const ByteLevelDecoder*>(chain.steps_[0].get()) != nullptr;
   if (chain.steps_.empty())
     chain.steps_.push_back(std::make_unique<Fuse>());  // an empty sequence joins without spaces
   return chain;

@@ -75,9 +75,9 @@ class Lowercase : public Normalizer {
   void apply(TrackedText& text) const override { lower(text); }
 };
 
-class Strip : public Normalizer {
+class StripNormalizer : public Normalizer {
  public:
-  Strip(bool left, bool right) : left_(left), right_(right) {}
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
   void apply(TrackedText& text) const override {
     const std::string& bytes = text.bytes();
     size_t begin = 0, end = bytes.size();
@@ -100,9 +100,9 @@ class StripAccents : public Normalizer {
   void apply(TrackedText& text) const override { drop(text, unicode::is_mark); }
 };
 
-class Replace : public Normalizer {
+class ReplaceNormalizer : public Normalizer {
  public:
-  Replace(std::shared_ptr<const Pattern> pattern, std::string content)
+  ReplaceNormalizer(std::shared_ptr<const Pattern> pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void apply(TrackedText& text) const override {
     std::vector<Range> matches;
@@ -125,18 +125,18 @@ class Replace : public Normalizer {
   std::string content_;
 };
 
-class Prepend : public Normalizer {
+class PrependNormalizer : public Normalizer {
  public:
-  explicit Prepend(std::string text) : text_(std::move(text)) {}
+  explicit PrependNormalizer(std::string text) : text_(std::move(text)) {}
   void apply(TrackedText& text) const override { text.prepend(text_); }
 
  private:
   std::string text_;
 };
 
-class Bert : public Normalizer {
+class BertNormalizer : public Normalizer {
  public:
-  Bert(bool clean, bool chinese, bool strip, bool lowercase)
+  BertNormalizer(bool clean, bool chinese, bool strip, bool lowercase)
       : clean_(clean), chinese_(chinese), strip_(strip), lowercase_(lowercase) {}
   void apply(TrackedText& text) const override {
     if (clean_) {
@@ -234,16 +234,17 @@ std::unique_ptr<const Normalizer> parse_normalizer(const Json& value, const std:
     made = std::make_unique<ByteChars>();
   } else if (type == "Strip") {
     const bool left = fields.boolean("strip_left");
-    made = std::make_unique<Strip>(left, fields.boolean("strip_right"));
+    made = std::make_unique<StripNormalizer>(left, fields.boolean("strip_right"));
   } else if (type == "Prepend") {
-    made = std::make_unique<Prepend>(fields.string("prepend"));
+    made = std::make_unique<PrependNormalizer>(fields.string("prepend"));
   } else if (type == "Replace") {
     auto pattern = parse_pattern(fields.need("pattern"), fields.at("pattern"));
-    made = std::make_unique<Replace>(std::move(pattern), fields.string("content"));
+    made = std::make_unique<ReplaceNormalizer>(std::move(pattern), fields.string("content"));
   } else if (type == "BertNormalizer") {
     const bool clean = fields.boolean("clean_text"), chinese = fields.boolean("handle_chinese_chars");
     const bool lowercase = fields.boolean("lowercase");
-    made = std::make_unique<Bert>(clean, chinese, fields.boolean_or("strip_accents", lowercase), lowercase);
+    made = std::make_unique<BertNormalizer>(clean, chinese, fields.boolean_or("strip_accents", lowercase),
+                                            lowercase);
   } else if (type == "Precompiled") {
     if (fields.has("precompiled_charsmap")) {
       made = parse_precompiled(fields.string("precompiled_charsmap"), fields.at("precompiled_charsmap"));

@@ -82,7 +82,7 @@ class Words : public Cutter {
   }
 };
 
-class Bert : public Cutter {
+class BertCutter : public Cutter {
  public:
   void ranges(std::string_view text, std::vector<Range>& out) const override {
     bool open = false;
@@ -123,9 +123,9 @@ class FixedLength : public Cutter {
   int64_t length_;
 };
 
-class ByteLevel : public PreTokenizer {
+class ByteLevelCutter : public PreTokenizer {
  public:
-  ByteLevel(bool add_prefix_space, bool use_regex) : prefix_(add_prefix_space), regex_(use_regex) {}
+  ByteLevelCutter(bool add_prefix_space, bool use_regex) : prefix_(add_prefix_space), regex_(use_regex) {}
   bool maps_bytes() const override { return true; }
   bool only_cuts() const override { return !prefix_; }
   void ranges(std::string_view text, std::vector<Range>& out) const override {
@@ -150,9 +150,9 @@ class ByteLevel : public PreTokenizer {
   bool prefix_, regex_;
 };
 
-class Metaspace : public PreTokenizer {
+class MetaspaceCutter : public PreTokenizer {
  public:
-  Metaspace(char32_t replacement, Prepend scheme, bool split) : scheme_(scheme), split_(split) {
+  MetaspaceCutter(char32_t replacement, Prepend scheme, bool split) : scheme_(scheme), split_(split) {
     unicode::append(replacement_, replacement);
   }
   bool needs_origin() const override { return scheme_ == Prepend::kFirst; }
@@ -192,9 +192,9 @@ class Metaspace : public PreTokenizer {
   bool split_;
 };
 
-using Steps = std::vector<std::unique_ptr<const PreTokenizer>>;
+using PreTokenizerSteps = std::vector<std::unique_ptr<const PreTokenizer>>;
 
-void parse_into(const Json& value, const std::string& path, Steps& steps) {
+void parse_pretokenizer_into(const Json& value, const std::string& path, PreTokenizerSteps& steps) {
   const std::string type = component_type(value, path);
   Fields fields(value, path);
   fields.ignore("type");
@@ -202,7 +202,7 @@ void parse_into(const Json& value, const std::string& path, Steps& steps) {
   if (type == "ByteLevel") {
     const bool prefix = fields.boolean("add_prefix_space");
     fields.boolean("trim_offsets");
-    made = std::make_unique<ByteLevel>(prefix, fields.boolean_or("use_regex", true));
+    made = std::make_unique<ByteLevelCutter>(prefix, fields.boolean_or("use_regex", true));
   } else if (type == "Split") {
     auto pattern = parse_pattern(fields.need("pattern"), fields.at("pattern"));
     const Behavior behavior = parse_behavior(fields.string("behavior"), fields.at("behavior"));
@@ -219,7 +219,7 @@ void parse_into(const Json& value, const std::string& path, Steps& steps) {
   } else if (type == "WhitespaceSplit") {
     made = std::make_unique<SplitChars>(unicode::is_space, Behavior::kRemoved);
   } else if (type == "BertPreTokenizer") {
-    made = std::make_unique<Bert>();
+    made = std::make_unique<BertCutter>();
   } else if (type == "CharDelimiterSplit") {
     std::string delimiter;
     unicode::append(delimiter, fields.character("delimiter"));
@@ -229,11 +229,11 @@ void parse_into(const Json& value, const std::string& path, Steps& steps) {
   } else if (type == "Metaspace") {
     const char32_t replacement = fields.character("replacement");
     const Prepend scheme = parse_prepend_scheme(fields);
-    made = std::make_unique<Metaspace>(replacement, scheme, fields.boolean_or("split", true));
+    made = std::make_unique<MetaspaceCutter>(replacement, scheme, fields.boolean_or("split", true));
   } else if (type == "Sequence") {
     size_t i = 0;
     for (const Json& step : fields.list("pretokenizers")) {
-      parse_into(step, fields.at("pretokenizers") + "[" + std::to_string(i++) + "]", steps);
+      parse_pretokenizer_into(step, fields.at("pretokenizers") + "[" + std::to_string(i++) + "]", steps);
     }
     fields.done();
     return;
@@ -281,9 +281,9 @@ Prepend parse_prepend_scheme(Fields& fields) {
   return scheme;
 }
 
-Steps parse_pre_tokenizer(const Json& value, const std::string& path) {
-  Steps steps;
-  if (!value.is_null()) parse_into(value, path, steps);
+PreTokenizerSteps parse_pre_tokenizer(const Json& value, const std::string& path) {
+  PreTokenizerSteps steps;
+  if (!value.is_null()) parse_pretokenizer_into(value, path, steps);
   return steps;
 }
 

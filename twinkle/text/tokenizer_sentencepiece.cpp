@@ -18,7 +18,6 @@ namespace tokenizer {
 namespace {
 
 using File = SentencePieceFile;
-constexpr const char* kMarker = "\xE2\x96\x81";  // U+2581
 constexpr size_t kLongestPiece = 1024;
 
 File::Piece parse_piece(std::string_view bytes, const std::string& where) {
@@ -169,7 +168,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-Json replace(Json pattern, const char* content) {
+Json replace(Json pattern, std::string_view content) {
   return {{"type", "Replace"}, {"pattern", std::move(pattern)}, {"content", content}};
 }
 
@@ -185,15 +184,16 @@ void add_settings(const File& file, Json* parts) {
     normalizers.push_back(replace({{"Regex", "\\A +| +\\z"}}, ""));
     normalizers.push_back(replace({{"Regex", " {2,}"}}, " "));
   }
-  if (file.escape_whitespaces) normalizers.push_back(replace({{"String", " "}}, kMarker));
+  if (file.escape_whitespaces) normalizers.push_back(replace({{"String", " "}}, kSpaceMarker));
   if (file.add_dummy_prefix && file.prefix_every_part)
-    normalizers.push_back(replace({{"Regex", std::string("\\A") + kMarker}}, "\xE2\x96\x81\xE2\x96\x81"));
+    normalizers.push_back(
+        replace({{"Regex", "\\A" + std::string(kSpaceMarker)}}, "\xE2\x96\x81\xE2\x96\x81"));
   (*parts)["normalizer"] = sequence("normalizers", std::move(normalizers));
 
   Json steps = Json::array();
   if (file.add_dummy_prefix) {
     steps.push_back({{"type", "Metaspace"},
-                     {"replacement", kMarker},
+                     {"replacement", kSpaceMarker},
                      {"prepend_scheme", file.prefix_every_part ? "always" : "first"},
                      {"split", false}});
   }
@@ -204,7 +204,7 @@ void add_settings(const File& file, Json* parts) {
   if (file.kind == File::Kind::kWord) {  // a word begins at a marker, whatever the symbols
     symbols.clear();
     steps.push_back({{"type", "Split"},
-                     {"pattern", {{"String", kMarker}}},
+                     {"pattern", {{"String", kSpaceMarker}}},
                      {"behavior", "MergedWithNext"},
                      {"invert", false}});
   }
@@ -219,7 +219,7 @@ void add_settings(const File& file, Json* parts) {
   }
   (*parts)["pre_tokenizer"] = steps.empty() ? Json() : sequence("pretokenizers", std::move(steps));
 
-  Json decoders = Json::array({replace({{"String", kMarker}}, " ")});
+  Json decoders = Json::array({replace({{"String", kSpaceMarker}}, " ")});
   if (file.byte_fallback) decoders.push_back({{"type", "ByteFallback"}});
   if (file.byte_fallback || file.add_dummy_prefix) decoders.push_back({{"type", "Fuse"}});
   if (file.add_dummy_prefix)

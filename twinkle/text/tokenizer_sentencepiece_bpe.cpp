@@ -14,7 +14,6 @@ namespace twinkle::tokenizer {
 namespace {
 
 using File = SentencePieceFile;
-constexpr std::string_view kMarker = "\xE2\x96\x81";
 
 bool can_match(int type) {
   return type == File::kNormal || type == File::kUserDefined || type == File::kUnused;
@@ -50,8 +49,8 @@ class SentencePieceBpe : public Model {
     // No piece has a marker behind other text: then texts fall apart into words at markers.
     cuts_ = std::none_of(file_->pieces.begin(), file_->pieces.end(), [](const File::Piece& piece) {
       size_t lead = 0;
-      while (std::string_view(piece.text).substr(lead).starts_with(kMarker)) lead += kMarker.size();
-      return can_match(piece.type) && piece.text.find(kMarker, lead) != std::string::npos;
+      while (std::string_view(piece.text).substr(lead).starts_with(kSpaceMarker)) lead += kSpaceMarker.size();
+      return can_match(piece.type) && piece.text.find(kSpaceMarker, lead) != std::string::npos;
     });
   }
 
@@ -170,8 +169,8 @@ class SentencePieceBpe : public Model {
       size_t stop = end;
       if (cuts_) {
         size_t from = begin;
-        while (text.substr(from, end - from).starts_with(kMarker)) from += kMarker.size();
-        stop = std::min(text.find(kMarker, from), end);
+        while (text.substr(from, end - from).starts_with(kSpaceMarker)) from += kSpaceMarker.size();
+        stop = std::min(text.find(kSpaceMarker, from), end);
       }
       encode_word(text.substr(begin, stop - begin), begin, after_unknown, sink);
       begin = stop;

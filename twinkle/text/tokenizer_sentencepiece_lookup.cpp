@@ -11,7 +11,6 @@ namespace twinkle::tokenizer {
 namespace {
 
 using File = SentencePieceFile;
-constexpr std::string_view kMarker = "\xE2\x96\x81";
 
 class SentencePieceLookup : public Model {
  public:
@@ -32,7 +31,7 @@ class SentencePieceLookup : public Model {
     bool after_unknown = false;
     if (file_->kind == File::Kind::kWord) {
       for (size_t at = 0; at < text.size();) {
-        const size_t end = std::min(text.find(kMarker, at + 1), text.size());
+        const size_t end = std::min(text.find(kSpaceMarker, at + 1), text.size());
         put(text, at, end, &after_unknown, out);
         at = end;
       }

@@ -9,8 +9,6 @@
 namespace twinkle::tokenizer {
 namespace {
 
-constexpr std::string_view kMarker = "\xE2\x96\x81";
-
 class SentencePieceNormalizer : public Normalizer {
  public:
   explicit SentencePieceNormalizer(std::shared_ptr<const SentencePieceFile> file) : file_(std::move(file)) {
@@ -25,7 +23,7 @@ class SentencePieceNormalizer : public Normalizer {
     if (size == 0) return;
     const bool trim = file_->remove_extra_whitespaces;
     const bool dummy = file_->add_dummy_prefix && (file_->prefix_every_part || text.origin_begin() == 0);
-    const std::string_view space = file_->escape_whitespaces ? kMarker : std::string_view(" ");
+    const std::string_view space = file_->escape_whitespaces ? kSpaceMarker : std::string_view(" ");
     if (file_->charsmap.empty() && !trim && symbols_.empty()) {
       escape_spaces(text, dummy, space);
       return;

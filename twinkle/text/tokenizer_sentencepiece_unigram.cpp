@@ -11,7 +11,7 @@ namespace twinkle::tokenizer {
 namespace {
 
 using File = SentencePieceFile;
-constexpr float kUnknownPenalty = 10.0F;
+constexpr float kUnknownPiecePenalty = 10.0F;
 
 class SentencePieceUnigram : public Model {
  public:
@@ -30,7 +30,7 @@ class SentencePieceUnigram : public Model {
       if (piece.type == File::kNormal || piece.type == File::kUserDefined)
         trie_.add(piece.text, static_cast<int32_t>(i));
     }
-    unknown_score_ = min_score - kUnknownPenalty;
+    unknown_score_ = min_score - kUnknownPiecePenalty;
     for (size_t b = 0; b < 256; ++b) byte_ids_[b] = vocab_.find(byte_token(static_cast<unsigned char>(b)));
   }
 

@@ -283,7 +283,7 @@ std::vector<Merge> merges_of(const Vocab& ranks, const Vocab& vocab, const std::
 }
 
 // The engine gives tokens outside the vocabulary the next free ids; those that need others go into it.
-std::vector<int32_t> place(const Json& added, Vocab* vocab, const std::string& root) {
+std::vector<int32_t> place_added(const Json& added, Vocab* vocab, const std::string& root) {
   auto next = static_cast<int64_t>(vocab->size());
   bool in_order = true;
   for (const Json& token : added) {
@@ -329,7 +329,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_tiktoken(std::string_view text,
   check_complete(file, known, added, root);
   BpeOptions options;
   options.ignore_merges = true;  // a piece that is a token is that token, whatever its merges
-  options.unmatched = place(added, &vocab, root);
+  options.unmatched = place_added(added, &vocab, root);
   const std::pair<const char*, const std::string&> names[] = {
       {"bos_token", known.bos}, {"eos_token", known.eos}, {"pad_token", known.pad}};
   for (const auto& [key, name] : names) {

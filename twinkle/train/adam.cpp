@@ -81,7 +81,7 @@ class Adam : public Optimizer {
   double beta1_ = 0, beta2_ = 0, eps_, weight_decay_;
 };
 
-std::vector<ParamSpec> params(double weight_decay) {
+std::vector<ParamSpec> adam_params(double weight_decay) {
   return {
       {.name = "lr", .type = ParamType::kFloat, .default_value = 1e-3, .help = "learning rate", .min = 0.0},
       {.name = "betas",
@@ -104,14 +104,14 @@ std::vector<ParamSpec> params(double weight_decay) {
 const Registry<Optimizer>::Add adamw{
     {.name = "AdamW",
      .help = "Adam with decoupled weight decay, as torch.optim.AdamW.",
-     .params = params(0.01),
+     .params = adam_params(0.01),
      .aliases = {"adamw"}},
     [](const Options& o) { return std::make_unique<Adam>("AdamW", true, o); }};
 
 const Registry<Optimizer>::Add adam{
     {.name = "Adam",
      .help = "Adam with the decay added to the gradient, as torch.optim.Adam.",
-     .params = params(0.0),
+     .params = adam_params(0.0),
      .aliases = {"adam"}},
     [](const Options& o) { return std::make_unique<Adam>("Adam", false, o); }};
 

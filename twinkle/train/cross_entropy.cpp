@@ -37,7 +37,7 @@ Reduction reduction_from(const std::string& name) {
   return name == "sequence_mean" ? Reduction::kSequenceMean : Reduction::kTokenMean;
 }
 
-const Registry<Loss>::Add registered{
+const Registry<Loss>::Add cross_entropy{
     {.name = "CrossEntropyLoss",
      .help = "Cross-entropy of the labels. Default for SFT and pre-training.",
      .params =

@@ -22,11 +22,11 @@ struct GRPOOptions {
   double epsilon = 0.2, epsilon_high = 0.2, beta = 0.0, entropy_coef = 0.0;
 };
 
-struct Term {
+struct GrpoTerm {
   double value = 0, slope = 0;  // d value / d logprob
 };
 
-Term surrogate(double logprob, double old, double advantage, const GRPOOptions& o) {
+GrpoTerm surrogate(double logprob, double old, double advantage, const GRPOOptions& o) {
   const double difference = logprob - old;
   const double ratio = std::exp(std::clamp(difference, -kLargestDifference, kLargestDifference));
   const double free = ratio * advantage,
@@ -70,7 +70,7 @@ LossOutput GRPOLoss::operator()(const LossInput& in) const {
     for (int64_t s = begin; s < end; ++s) {
       if (w[s] == 0) continue;
       const double share = w[s] / weights, x = lp[s];
-      Term term = surrogate(x, old != nullptr ? old[s] : x, advantage[s], options_);
+      GrpoTerm term = surrogate(x, old != nullptr ? old[s] : x, advantage[s], options_);
       if (ref != nullptr) {
         const double away = ref[s] - x, ratio = std::exp(away);
         term.value += options_.beta * (ratio - away - 1.0);
@@ -89,7 +89,7 @@ LossOutput GRPOLoss::operator()(const LossInput& in) const {
   return out;
 }
 
-const Registry<Loss>::Add registered{
+const Registry<Loss>::Add grpo{
     {.name = "GRPOLoss",
      .help = "Clipped policy gradient with group-relative advantages. Reads 'advantages' and, when given, "
              "'old_logps' (of the policy that sampled; else the current one) and 'ref_logps' (for beta).",

@@ -17,7 +17,7 @@
 namespace twinkle {
 namespace {
 
-constexpr const char* kName = "GspoLoss";
+constexpr const char* kGspoName = "GspoLoss";
 
 class GspoLoss final : public Loss {
  public:
@@ -26,8 +26,8 @@ class GspoLoss final : public Loss {
 
   LossOutput operator()(const LossInput& in) const override {
     const float* lp = in.logprob_S.const_data_ptr<float>();
-    const float* q = in.extra("old_logprobs", kName).const_data_ptr<float>();
-    const float* a = in.extra("advantages", kName).const_data_ptr<float>();
+    const float* q = in.extra("old_logprobs", kGspoName).const_data_ptr<float>();
+    const float* a = in.extra("advantages", kGspoName).const_data_ptr<float>();
     const auto found = in.extras.find("sequence_ratio_mask");
     const float* mask = found == in.extras.end() ? nullptr : found->second.const_data_ptr<float>();
     const auto counts = [&](int64_t s) { return mask == nullptr || mask[s] != 0; };
@@ -63,14 +63,14 @@ class GspoLoss final : public Loss {
   double low_, high_;
 };
 
-const Registry<Loss>::Add registered{
-    {.name = kName,
+const Registry<Loss>::Add gspo{
+    {.name = kGspoName,
      .help = "GSPO's clipped objective, summed over tokens; bounds are on the ratio of the sequence.",
      .params = ratio_bounds(),
      .aliases = {"gspo"}},
     [](const Options& o) -> std::unique_ptr<Loss> {
       const double low = o.get_float("clip_low_threshold"), high = o.get_float("clip_high_threshold");
-      check_ratio_bounds(low, high, kName);
+      check_ratio_bounds(low, high, kGspoName);
       return std::make_unique<GspoLoss>(low, high);
     }};
 

@@ -2,13 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include <chrono>
 #include <cmath>
+
+#include "twinkle/core/clock.h"
 
 namespace twinkle {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
 

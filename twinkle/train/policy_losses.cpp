@@ -19,13 +19,13 @@ namespace twinkle {
 namespace {
 
 /// Value and derivative of one token's part.
-struct Term {
+struct PolicyTerm {
   double value = 0, derivative = 0;
 };
 
 struct ImportanceSampling {
   static constexpr const char* kName = "ImportanceSamplingLoss";
-  Term operator()(double lp, double q, double a) const {
+  PolicyTerm operator()(double lp, double q, double a) const {
     if (a == 0) return {};
     const double weighted = std::exp(lp - q) * a;
     return {-weighted, -weighted};
@@ -35,7 +35,7 @@ struct ImportanceSampling {
 struct ClippedRatio {
   static constexpr const char* kName = "ClippedRatioLoss";
   double low = 0, high = 0;
-  Term operator()(double lp, double q, double a) const {
+  PolicyTerm operator()(double lp, double q, double a) const {
     if (a == 0) return {};
     const double r = std::exp(lp - q), free = r * a, clipped = std::clamp(r, low, high) * a;
     if (free <= clipped) return {-free, -free};
@@ -46,7 +46,7 @@ struct ClippedRatio {
 struct Cispo {
   static constexpr const char* kName = "CispoLoss";
   double low = 0, high = 0;
-  Term operator()(double lp, double q, double a) const {
+  PolicyTerm operator()(double lp, double q, double a) const {
     if (a == 0) return {};
     const double weight = std::clamp(std::exp(lp - q), low, high) * a;
     return {-weight * lp, -weight};
@@ -56,7 +56,7 @@ struct Cispo {
 struct Dro {
   static constexpr const char* kName = "DroLoss";
   double beta = 0;
-  Term operator()(double lp, double q, double a) const {
+  PolicyTerm operator()(double lp, double q, double a) const {
     const double d = lp - q;
     return {-(lp * a - 0.5 * beta * d * d), -(a - beta * d)};
   }
@@ -88,7 +88,7 @@ class PolicyLoss : public Loss {
           if (high != nullptr) rule.high = high[s];
           check_ratio_bounds(rule.low, rule.high, Rule::kName);
         }
-        const Term term = rule(lp[s], q[s], a[s]);
+        const PolicyTerm term = rule(lp[s], q[s], a[s]);
         out.sum_B[b] += term.value;
         d[s] = static_cast<float>(term.derivative);
       }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "twinkle/core/clock.h"
 #include "twinkle/core/file_errors.h"
 #include "twinkle/core/files.h"
 
@@ -92,7 +93,7 @@ void ProgressLine::update(int64_t step, int64_t total_steps, const Json& metrics
   std::string text = progress_text(step, total_steps, metrics);
   if (first_step_ < 0) first_step_ = step - 1;
   if (total_steps > 0 && step > first_step_) {
-    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const double spent = seconds_since(start_);
     text += "  left " + clock_text(spent / static_cast<double>(step - first_step_) *
                                    static_cast<double>(total_steps - step));
   }

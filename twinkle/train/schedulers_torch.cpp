@@ -26,7 +26,7 @@ std::unique_ptr<LRScheduler> closed_form(Formula formula) {
   return std::make_unique<ClosedForm>(std::move(formula));
 }
 
-ParamSpec number(std::string name, Json value, std::string help, std::optional<double> min = {}) {
+ParamSpec number_param(std::string name, Json value, std::string help, std::optional<double> min = {}) {
   const bool required = value.is_null();
   return {.name = std::move(name),
           .type = ParamType::kFloat,
@@ -46,21 +46,21 @@ ParamSpec count(std::string name, Json value, std::string help) {
           .min = 1.0};
 }
 
-const Registry<LRScheduler>::Add constant{
+const Registry<LRScheduler>::Add constant_lr{
     {.name = "ConstantLR",
      .help = "base * factor for total_iters steps, then base.",
-     .params = {number("factor", 1.0 / 3.0, "share of the base rate at the start", 0.0),
+     .params = {number_param("factor", 1.0 / 3.0, "share of the base rate at the start", 0.0),
                 count("total_iters", 5, "steps at the reduced rate")}},
     [](const Options& o) {
       const double factor = o.get_float("factor"), total = o.get_float("total_iters");
       return closed_form([=](double base, double t) { return t < total ? base * factor : base; });
     }};
 
-const Registry<LRScheduler>::Add linear{
+const Registry<LRScheduler>::Add linear_lr{
     {.name = "LinearLR",
      .help = "From base * start_factor to base * end_factor in total_iters equal steps.",
-     .params = {number("start_factor", 1.0 / 3.0, "share of the base rate at the start", 0.0),
-                number("end_factor", 1.0, "share at the end", 0.0),
+     .params = {number_param("start_factor", 1.0 / 3.0, "share of the base rate at the start", 0.0),
+                number_param("end_factor", 1.0, "share at the end", 0.0),
                 count("total_iters", 5, "steps from start to end")}},
     [](const Options& o) {
       const double start = o.get_float("start_factor"), end = o.get_float("end_factor"),
@@ -73,7 +73,7 @@ const Registry<LRScheduler>::Add step{
     {.name = "StepLR",
      .help = "Multiplied by gamma every step_size steps.",
      .params = {count("step_size", nullptr, "steps between changes"),
-                number("gamma", 0.1, "factor of each change", 0.0)}},
+                number_param("gamma", 0.1, "factor of each change", 0.0)}},
     [](const Options& o) {
       const double size = o.get_float("step_size"), gamma = o.get_float("gamma");
       return closed_form([=](double base, double t) { return base * std::pow(gamma, std::floor(t / size)); });
@@ -87,7 +87,7 @@ const Registry<LRScheduler>::Add multi_step{
                  .help = "step numbers",
                  .required = true,
                  .min = 0.0},
-                number("gamma", 0.1, "factor of each change", 0.0)}},
+                number_param("gamma", 0.1, "factor of each change", 0.0)}},
     [](const Options& o) {
       const auto milestones = o.get("milestones").get<std::vector<double>>();
       const double gamma = o.get_float("gamma");
@@ -101,27 +101,28 @@ const Registry<LRScheduler>::Add multi_step{
 const Registry<LRScheduler>::Add exponential{
     {.name = "ExponentialLR",
      .help = "Multiplied by gamma every step.",
-     .params = {number("gamma", nullptr, "factor of each step", 0.0)}},
+     .params = {number_param("gamma", nullptr, "factor of each step", 0.0)}},
     [](const Options& o) {
       const double gamma = o.get_float("gamma");
       return closed_form([=](double base, double t) { return base * std::pow(gamma, t); });
     }};
 
-const Registry<LRScheduler>::Add polynomial{
+const Registry<LRScheduler>::Add polynomial_lr{
     {.name = "PolynomialLR",
      .help = "Down to 0 in total_iters steps by a power.",
-     .params = {count("total_iters", 5, "steps to 0"), number("power", 1.0, "1: a straight line", 0.0)}},
+     .params = {count("total_iters", 5, "steps to 0"),
+                number_param("power", 1.0, "1: a straight line", 0.0)}},
     [](const Options& o) {
       const double total = o.get_float("total_iters"), power = o.get_float("power");
       return closed_form(
           [=](double base, double t) { return base * std::pow(1.0 - std::min(total, t) / total, power); });
     }};
 
-const Registry<LRScheduler>::Add cosine{
+const Registry<LRScheduler>::Add cosine_annealing{
     {.name = "CosineAnnealingLR",
      .help = "Half a cosine from base to eta_min in T_max steps; then it stays at eta_min.",
      .params = {count("T_max", nullptr, "steps from base to eta_min"),
-                number("eta_min", 0.0, "the floor", 0.0),
+                number_param("eta_min", 0.0, "the floor", 0.0),
                 {.name = "after_end",
                  .type = ParamType::kString,
                  .default_value = "hold",
@@ -136,11 +137,12 @@ const Registry<LRScheduler>::Add cosine{
       });
     }};
 
-const Registry<LRScheduler>::Add restarts{
+const Registry<LRScheduler>::Add annealing_restarts{
     {.name = "CosineAnnealingWarmRestarts",
      .help = "Half a cosine over T_0 steps, then again from the top, each time T_mult times longer.",
      .params = {count("T_0", nullptr, "steps of the first fall"),
-                count("T_mult", 1, "growth of each next one"), number("eta_min", 0.0, "the floor", 0.0)}},
+                count("T_mult", 1, "growth of each next one"),
+                number_param("eta_min", 0.0, "the floor", 0.0)}},
     [](const Options& o) {
       const double t_0 = o.get_float("T_0"), t_mult = o.get_float("T_mult"), floor = o.get_float("eta_min");
       return closed_form([=](double base, double t) {

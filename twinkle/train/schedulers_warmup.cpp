@@ -43,7 +43,7 @@ std::unique_ptr<LRScheduler> make(const Options& o, Decay decay) {
                                   std::move(decay));
 }
 
-std::vector<ParamSpec> params(std::vector<ParamSpec> more = {}) {
+std::vector<ParamSpec> warmup_params(std::vector<ParamSpec> more = {}) {
   std::vector<ParamSpec> list = {{.name = "num_warmup_steps",
                                   .type = ParamType::kInt,
                                   .default_value = 0,
@@ -58,40 +58,41 @@ std::vector<ParamSpec> params(std::vector<ParamSpec> more = {}) {
   return list;
 }
 
-const Registry<LRScheduler>::Add constant{{.name = "ConstantWarmupScheduler",
-                                           .help = "Warm-up, then the base rate for ever.",
-                                           .params = {{.name = "num_warmup_steps",
-                                                       .type = ParamType::kInt,
-                                                       .default_value = 0,
-                                                       .help = "steps of the climb",
-                                                       .min = 0.0}},
-                                           .aliases = {"constant", "constant_with_warmup"}},
-                                          [](const Options& o) {
-                                            const double warmup = o.get_float("num_warmup_steps");
-                                            return std::make_unique<Warmup>(warmup, warmup + 1,
-                                                                            [](double) { return 1.0; });
-                                          }};
+const Registry<LRScheduler>::Add constant_warmup{{.name = "ConstantWarmupScheduler",
+                                                  .help = "Warm-up, then the base rate for ever.",
+                                                  .params = {{.name = "num_warmup_steps",
+                                                              .type = ParamType::kInt,
+                                                              .default_value = 0,
+                                                              .help = "steps of the climb",
+                                                              .min = 0.0}},
+                                                  .aliases = {"constant", "constant_with_warmup"}},
+                                                 [](const Options& o) {
+                                                   const double warmup = o.get_float("num_warmup_steps");
+                                                   return std::make_unique<Warmup>(
+                                                       warmup, warmup + 1, [](double) { return 1.0; });
+                                                 }};
 
-const Registry<LRScheduler>::Add linear{
+const Registry<LRScheduler>::Add linear_warmup{
     {.name = "LinearWarmupScheduler",
      .help = "Warm-up, then a straight line to 0.",
-     .params = params(),
+     .params = warmup_params(),
      .aliases = {"linear"}},
     [](const Options& o) { return make(o, [](double progress) { return std::max(0.0, 1.0 - progress); }); }};
 
-const Registry<LRScheduler>::Add cosine{
+const Registry<LRScheduler>::Add cosine_warmup{
     {.name = "CosineWarmupScheduler",
      .help = "Warm-up, then a cosine; half a cycle ends at 0 and stays there.",
-     .params = params({{.name = "num_cycles",
-                        .type = ParamType::kFloat,
-                        .default_value = 0.5,
-                        .help = "0.5: from base to 0 once",
-                        .min = 0.0},
-                       {.name = "after_end",
-                        .type = ParamType::kString,
-                        .default_value = "hold",
-                        .help = "hold: stay where the cosine ended; rebound: go on as transformers does",
-                        .choices = {"hold", "rebound"}}}),
+     .params =
+         warmup_params({{.name = "num_cycles",
+                         .type = ParamType::kFloat,
+                         .default_value = 0.5,
+                         .help = "0.5: from base to 0 once",
+                         .min = 0.0},
+                        {.name = "after_end",
+                         .type = ParamType::kString,
+                         .default_value = "hold",
+                         .help = "hold: stay where the cosine ended; rebound: go on as transformers does",
+                         .choices = {"hold", "rebound"}}}),
      .aliases = {"cosine"}},
     [](const Options& o) {
       const double cycles = o.get_float("num_cycles");
@@ -102,10 +103,10 @@ const Registry<LRScheduler>::Add cosine{
       });
     }};
 
-const Registry<LRScheduler>::Add restarts{
+const Registry<LRScheduler>::Add warmup_restarts{
     {.name = "CosineWithRestartsScheduler",
      .help = "Warm-up, then num_cycles half cosines, each from the base rate to 0; 0 once ended.",
-     .params = params(
+     .params = warmup_params(
          {{.name = "num_cycles", .type = ParamType::kInt, .default_value = 1, .help = "falls", .min = 1.0}}),
      .aliases = {"cosine_with_restarts"}},
     [](const Options& o) {
@@ -138,26 +139,26 @@ class PolynomialWarmup : public LRScheduler {
   double warmup_, total_, lr_end_, power_;
 };
 
-const Registry<LRScheduler>::Add polynomial{{.name = "PolynomialWarmupScheduler",
-                                             .help = "Warm-up, then down to lr_end by a power.",
-                                             .params = params({{.name = "lr_end",
-                                                                .type = ParamType::kFloat,
-                                                                .default_value = 1e-7,
-                                                                .help = "rate at the end",
-                                                                .min = 0.0},
-                                                               {.name = "power",
-                                                                .type = ParamType::kFloat,
-                                                                .default_value = 1.0,
-                                                                .help = "1: a straight line",
-                                                                .min = 0.0}}),
-                                             .aliases = {"polynomial"}},
-                                            [](const Options& o) {
-                                              check_warmup(o);
-                                              return std::make_unique<PolynomialWarmup>(
-                                                  o.get_float("num_warmup_steps"),
-                                                  o.get_float("num_training_steps"), o.get_float("lr_end"),
-                                                  o.get_float("power"));
-                                            }};
+const Registry<LRScheduler>::Add polynomial_warmup{{.name = "PolynomialWarmupScheduler",
+                                                    .help = "Warm-up, then down to lr_end by a power.",
+                                                    .params = warmup_params({{.name = "lr_end",
+                                                                              .type = ParamType::kFloat,
+                                                                              .default_value = 1e-7,
+                                                                              .help = "rate at the end",
+                                                                              .min = 0.0},
+                                                                             {.name = "power",
+                                                                              .type = ParamType::kFloat,
+                                                                              .default_value = 1.0,
+                                                                              .help = "1: a straight line",
+                                                                              .min = 0.0}}),
+                                                    .aliases = {"polynomial"}},
+                                                   [](const Options& o) {
+                                                     check_warmup(o);
+                                                     return std::make_unique<PolynomialWarmup>(
+                                                         o.get_float("num_warmup_steps"),
+                                                         o.get_float("num_training_steps"),
+                                                         o.get_float("lr_end"), o.get_float("power"));
+                                                   }};
 
 }  // namespace
 }  // namespace twinkle

@@ -92,7 +92,7 @@ class Sgd : public Optimizer {
   bool nesterov_;
 };
 
-const Registry<Optimizer>::Add registered{
+const Registry<Optimizer>::Add sgd{
     {.name = "SGD",
      .help = "Stochastic gradient descent, as torch.optim.SGD.",
      .params =

@@ -15,7 +15,7 @@
 namespace twinkle {
 namespace {
 
-constexpr const char* kName = "StableReinforceLoss";
+constexpr const char* kStableReinforceName = "StableReinforceLoss";
 
 class StableReinforceLoss final : public Loss {
  public:
@@ -24,8 +24,8 @@ class StableReinforceLoss final : public Loss {
 
   LossOutput operator()(const LossInput& in) const override {
     const float* lp = in.logprob_S.const_data_ptr<float>();
-    const float* q = in.extra("old_logprobs", kName).const_data_ptr<float>();
-    const float* a = in.extra("advantages", kName).const_data_ptr<float>();
+    const float* q = in.extra("old_logprobs", kStableReinforceName).const_data_ptr<float>();
+    const float* a = in.extra("advantages", kStableReinforceName).const_data_ptr<float>();
     const auto found = in.extras.find("sampled");
     const float* sampled = found == in.extras.end() ? nullptr : found->second.const_data_ptr<float>();
     LossOutput out;
@@ -56,8 +56,8 @@ class StableReinforceLoss final : public Loss {
   double kl_coeff_;
 };
 
-const Registry<Loss>::Add registered{
-    {.name = kName,
+const Registry<Loss>::Add stable_reinforce{
+    {.name = kStableReinforceName,
      .help = "REINFORCE weighted by the ratio of probabilities, with a pull to the sampling policy (k3 "
              "divergence), summed over tokens.",
      .params = {{.name = "kl_coeff",

@@ -7,12 +7,6 @@
 namespace twinkle::cli {
 namespace {
 
-ArgSpec path_arg(std::string name, std::string help) {
-  ArgSpec out = arg(std::move(name), ParamType::kString, nullptr, std::move(help));
-  out.value_name = "PATH";
-  return out;
-}
-
 // Whose tokenizer: a model's, or one by itself.
 ArgGroup tokenizer_args() {
   ArgGroup group{"ModelArgs", "Tokenizer", {}};

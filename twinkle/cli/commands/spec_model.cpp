@@ -29,12 +29,6 @@ ArgGroup template_to_use() {
   return group;
 }
 
-ArgSpec path_arg(std::string name, std::string help) {
-  ArgSpec out = arg(std::move(name), ParamType::kString, nullptr, std::move(help));
-  out.value_name = "PATH";
-  return out;
-}
-
 std::vector<ArgGroup> sample_groups() {
   ArgGroup input{"InputArgs", "Prompt", {}};
   input.args = {

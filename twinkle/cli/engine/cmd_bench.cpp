@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 
 #include "twinkle/cli/command.h"
 #include "twinkle/cli/engine/engine_options.h"
 #include "twinkle/cli/output.h"
+#include "twinkle/core/clock.h"
 #include "twinkle/core/rng.h"
 #include "twinkle/core/units.h"
 #include "twinkle/kernels/isa.h"
@@ -18,12 +18,6 @@
 
 namespace twinkle::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 LoraConfig adapter_of(int64_t rank, uint64_t seed) {
   return {.r = rank,
@@ -294,7 +288,7 @@ int bench(const ParsedArgs& args) {
   return 0;
 }
 
-const AddRun run("bench", bench);
+const AddRun run_bench("bench", bench);
 
 }  // namespace
 }  // namespace twinkle::cli

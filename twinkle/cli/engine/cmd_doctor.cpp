@@ -105,7 +105,7 @@ int doctor(const ParsedArgs& args) {
   return 0;
 }
 
-const AddRun run("doctor", doctor);
+const AddRun run_doctor("doctor", doctor);
 
 }  // namespace
 }  // namespace twinkle::cli

@@ -136,7 +136,7 @@ int inspect(const ParsedArgs& args) {
   throw internal_error("[inspect] '" + kind + "' is not for this program");
 }
 
-const AddRun run("inspect", inspect);
+const AddRun run_inspect("inspect", inspect);
 
 }  // namespace
 }  // namespace twinkle::cli

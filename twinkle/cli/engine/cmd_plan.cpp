@@ -101,7 +101,7 @@ int plan(const ParsedArgs& args) {
   return fits ? 0 : 2;
 }
 
-const AddRun run("plan", plan);
+const AddRun run_plan("plan", plan);
 
 }  // namespace
 }  // namespace twinkle::cli

@@ -248,7 +248,7 @@ class Sampler {
   bool json_ = false;
 };
 
-const AddRun run("sample", [](const ParsedArgs& args) { return Sampler(args).run(); });
+const AddRun run_sample("sample", [](const ParsedArgs& args) { return Sampler(args).run(); });
 
 }  // namespace
 }  // namespace twinkle::cli

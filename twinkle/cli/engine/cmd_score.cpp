@@ -13,7 +13,7 @@
 namespace twinkle::cli {
 namespace {
 
-constexpr size_t kRowsTogether = 64;
+constexpr size_t kRowsScoredTogether = 64;
 
 std::string input_text(const ParsedArgs& args) {
   if (args.has("input") && args.get_string("input") != "-") return read_file(args.get_string("input"));
@@ -116,8 +116,8 @@ int score(const ParsedArgs& args) {
   }
   const int64_t per_pass = args.has("max_tokens_per_pass") ? args.get_int("max_tokens_per_pass") : 2048;
   std::string out;
-  for (size_t begin = 0; begin < rows.size(); begin += kRowsTogether) {
-    const size_t end = std::min(rows.size(), begin + kRowsTogether);
+  for (size_t begin = 0; begin < rows.size(); begin += kRowsScoredTogether) {
+    const size_t end = std::min(rows.size(), begin + kRowsScoredTogether);
     const auto scored = score_sequences(
         *model, adapter.get(),
         {rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.begin() + static_cast<std::ptrdiff_t>(end)},
@@ -140,7 +140,7 @@ int score(const ParsedArgs& args) {
   return 0;
 }
 
-const AddRun run("score", score);
+const AddRun run_score("score", score);
 
 }  // namespace
 }  // namespace twinkle::cli

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include "twinkle/cli/engine/engine_options.h"
 #include "twinkle/cli/engine/run_plan.h"
 #include "twinkle/cli/output.h"
+#include "twinkle/core/clock.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/left_overs.h"
@@ -21,12 +21,6 @@
 
 namespace twinkle::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 volatile std::sig_atomic_t interrupted = 0;
 

@@ -240,7 +240,7 @@ int inspect(const ParsedArgs& args) {
   return inspect_safetensors(args);
 }
 
-const AddRun run("inspect", inspect);
+const AddRun run_inspect("inspect", inspect);
 
 }  // namespace
 }  // namespace twinkle::cli

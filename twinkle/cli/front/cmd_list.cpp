@@ -3,6 +3,6 @@
 
 namespace twinkle::cli {
 namespace {
-const AddRun run("list", list_components);
+const AddRun run_list("list", list_components);
 }  // namespace
 }  // namespace twinkle::cli

@@ -125,7 +125,7 @@ int render(const ParsedArgs& args) {
   return 0;
 }
 
-const AddRun run("render", render);
+const AddRun run_render("render", render);
 
 }  // namespace
 }  // namespace twinkle::cli

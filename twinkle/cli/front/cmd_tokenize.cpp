@@ -106,7 +106,7 @@ int tokenize(const ParsedArgs& args) {
   return 0;
 }
 
-const AddRun run("tokenize", tokenize);
+const AddRun run_tokenize("tokenize", tokenize);
 
 }  // namespace
 }  // namespace twinkle::cli

@@ -53,7 +53,7 @@ int clear(const ParsedArgs& args) {
   return 0;
 }
 
-const AddServerCommand registered({
+const AddServerCommand add_clear({
     .name = "clear",
     .summary = "Remove all state of a data folder",
     .usage = "[--data-dir PATH] --yes",

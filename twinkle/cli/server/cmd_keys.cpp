@@ -160,7 +160,7 @@ int keys(const ParsedArgs& args) {
   return 0;
 }
 
-const AddServerCommand registered({
+const AddServerCommand add_keys({
     .name = "keys",
     .summary = "Add, list, change, rotate and revoke keys",
     .usage = "add|list|change|rotate|revoke [NAME] [options]",

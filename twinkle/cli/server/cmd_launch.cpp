@@ -61,7 +61,7 @@ int launch(const ParsedArgs& args) {
   return 0;
 }
 
-const AddServerCommand registered({
+const AddServerCommand add_launch({
     .name = "launch",
     .summary = "Start the server",
     .usage = "--model-id PATH [options]",

@@ -66,7 +66,7 @@ int status(const ParsedArgs& args) {
   return 0;
 }
 
-const AddServerCommand registered({
+const AddServerCommand add_status({
     .name = "status",
     .summary = "Ask a running server how it does",
     .usage = "[--url http://127.0.0.1:8000] [--api-key KEY]",

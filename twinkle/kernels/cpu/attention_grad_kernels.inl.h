@@ -7,7 +7,7 @@
 
 #include "twinkle/kernels/cpu/attention_tiles.inl.h"
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 namespace {
 namespace attn {
 
@@ -239,4 +239,4 @@ void attention_grad(const AttentionGrad& t, int64_t block_begin, int64_t block_e
 
 }  // namespace attn
 }  // namespace
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

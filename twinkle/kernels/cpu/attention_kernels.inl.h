@@ -9,7 +9,7 @@
 
 #include "twinkle/kernels/cpu/attention_tiles.inl.h"
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 namespace {
 namespace attn {
 
@@ -241,4 +241,4 @@ void attention(const AttentionTile& t, float* scratch) {
 
 }  // namespace attn
 }  // namespace
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

@@ -8,7 +8,7 @@
 #include "twinkle/kernels/cpu/row_kernels.h"
 #include "twinkle/kernels/cpu/simd.h"
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 namespace {
 namespace attn {
 
@@ -149,4 +149,4 @@ inline Mask16 lanes_of(Seen seen, int64_t u) {
 
 }  // namespace attn
 }  // namespace
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

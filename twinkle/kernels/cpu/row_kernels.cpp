@@ -8,7 +8,7 @@
 
 #include "twinkle/kernels/isa.h"
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 
 const RowKernels& row_kernels() { return active_isa() == Isa::kAvx2 ? kRowKernelsAvx2 : kRowKernelsAvx512; }
 
@@ -30,4 +30,4 @@ void end_turn(const GradTurns& turns, int64_t tile, int64_t next_block) {
   __atomic_store_n(turns.due + tile, next_block, __ATOMIC_RELEASE);
 }
 
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

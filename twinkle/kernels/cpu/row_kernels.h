@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 
 /// Queries of one sequence at neighbouring positions, for some key/value groups of R = H/G heads each. A
 /// group has positions * R rows, position-major.
@@ -105,4 +105,4 @@ extern const RowKernels kRowKernelsAvx2, kRowKernelsAvx512;
 /// The table of the active instruction set.
 const RowKernels& row_kernels();
 
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

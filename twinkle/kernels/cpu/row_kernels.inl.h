@@ -6,7 +6,7 @@
 #include "twinkle/kernels/cpu/row_kernels.h"
 #include "twinkle/kernels/cpu/simd.h"
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 namespace {
 namespace rows {
 
@@ -238,4 +238,4 @@ double sum_of_squares(const float* x, int64_t n) {
 
 }  // namespace rows
 }  // namespace
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

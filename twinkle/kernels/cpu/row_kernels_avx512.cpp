@@ -5,7 +5,7 @@
 #include "twinkle/kernels/cpu/row_kernels.h"
 #include "twinkle/kernels/cpu/row_kernels.inl.h"
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 
 const RowKernels kRowKernelsAvx512 = {rows::rms_norm,
                                       rows::rms_norm_backward,
@@ -26,4 +26,4 @@ const RowKernels kRowKernelsAvx512 = {rows::rms_norm,
                                       attn::attention_grad_scratch,
                                       attn::attention_grad};
 
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

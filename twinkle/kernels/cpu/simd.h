@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 namespace {
 namespace simd {
 
@@ -341,4 +341,4 @@ inline F16 exp(F16 x) { return exp_below(min(set1(90.0f), x)); }
 
 }  // namespace simd
 }  // namespace
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

@@ -11,7 +11,7 @@
 
 #include "twinkle/core/error.h"
 
-namespace twinkle::cpu {
+namespace twinkle::ops::cpu {
 
 template <class T>
 const T* read(const at::Tensor& x) {
@@ -45,4 +45,4 @@ inline float* thread_scratch(int64_t n) {
   return memory.get();
 }
 
-}  // namespace twinkle::cpu
+}  // namespace twinkle::ops::cpu

@@ -16,7 +16,7 @@ class LlamaFamily : public ModelFamily {
   }
 };
 
-const Registry<ModelFamily>::Add registered{
+const Registry<ModelFamily>::Add llama{
     {.name = "LlamaForCausalLM", .help = "Llama 2 and 3.x, SmolLM2, Yi: grouped-query attention, gated MLP."},
     [](const Options&) { return std::make_unique<LlamaFamily>(); }};
 

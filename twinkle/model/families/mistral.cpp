@@ -22,7 +22,7 @@ class MistralFamily : public ModelFamily {
   }
 };
 
-const Registry<ModelFamily>::Add registered{
+const Registry<ModelFamily>::Add mistral{
     {.name = "MistralForCausalLM",
      .help = "Mistral 7B and its kin, with or without sliding-window attention."},
     [](const Options&) { return std::make_unique<MistralFamily>(); }};

@@ -22,7 +22,7 @@ class Qwen2Family : public ModelFamily {
   }
 };
 
-const Registry<ModelFamily>::Add registered{
+const Registry<ModelFamily>::Add qwen2{
     {.name = "Qwen2ForCausalLM", .help = "Qwen2 and Qwen2.5, dense: biases on q, k and v."},
     [](const Options&) { return std::make_unique<Qwen2Family>(); }};
 

@@ -21,7 +21,7 @@ class Qwen3Family : public ModelFamily {
   }
 };
 
-const Registry<ModelFamily>::Add registered{
+const Registry<ModelFamily>::Add qwen3{
     {.name = "Qwen3ForCausalLM", .help = "Qwen3, dense: normalised q and k, head size of its own."},
     [](const Options&) { return std::make_unique<Qwen3Family>(); }};
 

@@ -1,0 +1,14 @@
+// Time that passed, for progress and figures.
+#pragma once
+
+#include <chrono>
+
+namespace twinkle {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace twinkle
