@@ -33,5 +33,5 @@ def main(gguf_file, ours):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     sys.exit(main(*(pathlib.Path(argument).resolve() for argument in sys.argv[1:3])))

@@ -54,5 +54,5 @@ def main(out, gguf_file):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     main(*(pathlib.Path(argument).resolve() for argument in sys.argv[1:3]))
