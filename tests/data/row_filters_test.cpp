@@ -1,5 +1,7 @@
 // Filters by a row's columns, by tokens, and those that bring conversations to one form or find what they are
 // about.
+#include <atomic>
+
 #include "tests/data/filter_testing.h"
 #include "tests/tiny_model.h"
 
@@ -183,6 +185,32 @@ TEST(IntentClassifier, FindsWhatRoundsAreAbout) {
   angry.messages[1]["tool_calls"] = Json::array({{{"function", {{"name", "f"}}}}});
   EXPECT_EQ(intents(angry), Json({{"1", "tool_call"}}));  // nothing else is looked for
   EXPECT_HAS(refused("IntentClassifier", {{"detectors", {"maths"}}}), "did you mean 'math'?");
+}
+
+// A data set asks for both at once, so that a conversation is looked at once.
+TEST(IntentClassifier, EditsAndJudgesInOneLook) {
+  class Looks : public QualityFilter {
+   public:
+    void edit(Trajectory*) const override { ++edits; }
+    std::string drop_reason(const Trajectory&) const override { return ++reasons > 0 ? "" : "no"; }
+    std::string edit_and_judge(Trajectory*) const override { return ++both % 2 == 0 ? "even" : ""; }
+    mutable std::atomic<int> edits = 0, reasons = 0, both = 0;
+  };
+  std::vector<Row> rows(10, {{"query", kQuestion}, {"response", kAnswer}});
+  Dataset data(DatasetMeta{.data = rows});
+  const auto filter = std::make_shared<Looks>();
+  data.quality_filter(filter, "Looks");
+  EXPECT_EQ(data.size(), 5);
+  EXPECT_EQ(filter->both, 10);
+  EXPECT_EQ(filter->edits, 0);
+  EXPECT_EQ(filter->reasons, 0);
+  const auto classifier = Registry<QualityFilter>::create("IntentClassifier", nullptr);
+  for (const std::string& answer : {kAnswer, "```\n" + std::string(20, 'x') + "\n```"}) {
+    Trajectory at_once = talk(kQuestion, answer);
+    const std::string why = classifier->edit_and_judge(&at_once);
+    EXPECT_EQ(why, reason("IntentClassifier", talk(kQuestion, answer)));
+    EXPECT_EQ(at_once.user_data, edited_by("IntentClassifier", talk(kQuestion, answer)).user_data);
+  }
 }
 
 TEST(IntentClassifier, TrainsOnTheRoundsItFinds) {

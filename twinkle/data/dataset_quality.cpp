@@ -78,8 +78,9 @@ void Dataset::apply_filter(std::shared_ptr<const QualityFilter> filter, const st
   if (!mixed_.empty()) throw conflict("[dataset] quality_filter after mix_dataset; filter first");
   for (Source* each : chosen(source, "quality_filter")) {
     if (!each->map) guess(each, nullptr);
-    each->map = [before = each->map, filter](const Row& row) {
-      std::vector<Part> parts = before(row);
+    const std::function<std::vector<Part>(const Row&)> unedited = each->map;
+    each->map = [unedited, filter](const Row& row) {
+      std::vector<Part> parts = unedited(row);
       for (Part& part : parts) filter->edit(&part.trajectory);
       return parts;
     };
@@ -90,8 +91,12 @@ void Dataset::apply_filter(std::shared_ptr<const QualityFilter> filter, const st
       const Row row = row_of(*each, i);
       verdict.reason = filter->row_drop_reason(row);
       if (verdict.reason.empty()) {
-        for (Part& part : each->map(row)) {
-          if (!judge) verdict.reason = filter->drop_reason(part.trajectory);
+        for (Part& part : unedited(row)) {
+          if (judge) {
+            filter->edit(&part.trajectory);
+          } else {
+            verdict.reason = filter->edit_and_judge(&part.trajectory);
+          }
           if (!verdict.reason.empty()) break;
           const std::string likeness = filter->key(part.trajectory);
           if (!likeness.empty()) verdict.size += dump(part.trajectory.messages).size();

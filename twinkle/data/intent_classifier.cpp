@@ -76,8 +76,22 @@ class IntentClassifier : public QualityFilter {
     }
   }
 
-  void edit(Trajectory* conversation) const override {
-    const std::map<int64_t, std::string> intents = intents_of(*conversation);
+  void edit(Trajectory* conversation) const override { mark(conversation, intents_of(*conversation)); }
+  std::string drop_reason(const Trajectory& conversation) const override {
+    return drop_ && intents_of(conversation).empty() ? kNoRounds : "";
+  }
+  // What it writes into user_data changes nothing of what it finds.
+  std::string edit_and_judge(Trajectory* conversation) const override {
+    const Intents intents = intents_of(*conversation);
+    mark(conversation, intents);
+    return drop_ && intents.empty() ? kNoRounds : "";
+  }
+
+ private:
+  using Intents = std::map<int64_t, std::string>;
+  static constexpr const char* kNoRounds = "no_key_rounds";
+
+  void mark(Trajectory* conversation, const Intents& intents) const {
     std::map<std::string, int64_t> counts;
     Json rounds = Json::array(), names = Json::object();
     for (const auto& [round, intent] : intents) {
@@ -95,40 +109,49 @@ class IntentClassifier : public QualityFilter {
     set_user_data(conversation, "key_rounds", intents.empty() ? Json() : rounds);
     set_user_data(conversation, "intents", intents.empty() ? Json() : names);
   }
-  std::string drop_reason(const Trajectory& conversation) const override {
-    return drop_ && intents_of(conversation).empty() ? "no_key_rounds" : "";
-  }
-
- private:
   // Of each round that has one, by the place of its answer; what is looked for first counts.
-  std::map<int64_t, std::string> intents_of(const Trajectory& conversation) const {
-    std::map<int64_t, std::string> out;
-    const Json& messages = conversation.messages;
+  Intents intents_of(const Trajectory& conversation) const {
+    struct Message {
+      std::string role, text, thought;
+    };
+    std::vector<Message> messages;
+    for (const Json& message : conversation.messages) {
+      Message& next = messages.emplace_back();
+      next.role = role_of(message);
+      if (next.role == "user" || next.role == "assistant") next.thought = thinking_of(message, &next.text);
+    }
+    Intents out;
     for (const std::string& name : detectors_) {
       bool answered = false;
+      size_t answer = 0;  // of the round that a message is in
       for (size_t i = 0; i < messages.size(); ++i) {
-        const std::string role = role_of(messages[i]);
-        const bool found = (role == "user" || role == "assistant") && is(name, messages[i], role, answered);
-        answered = answered || role == "assistant";
-        if (!found) continue;
-        size_t answer = i;
-        while (answer < messages.size() && role_of(messages[answer]) != "assistant") ++answer;
-        if (answer < messages.size()) out.emplace(static_cast<int64_t>(answer), name);
+        const auto& [role, text, thought] = messages[i];
+        for (answer = std::max(answer, i); answer < messages.size() && messages[answer].role != "assistant";)
+          ++answer;
+        if (answer == messages.size()) break;  // no answer follows
+        const bool user = role == "user", assistant = role == "assistant";
+        bool found = false;
+        if (!out.contains(static_cast<int64_t>(answer)) && (user || assistant)) {
+          if (name == "tool_call") {
+            found = assistant && has_calls(conversation.messages[i]);
+          } else if (name == "reasoning") {
+            found = assistant && !is_blank(thought) && count_chars(thought) >= reasoning_;
+          } else if (name == "code") {
+            found = has_code(text);
+          } else if (name == "math") {
+            found = marks(*math_marks_, text) >= math_;
+          } else if (name == "complex_logic") {
+            found = assistant && marks(*logic_marks_, text) >= logic_;
+          } else {
+            found = user && answered && marks(*complaints_, text) > 0;
+          }
+        }
+        answered = answered || assistant;
+        if (found) out.emplace(static_cast<int64_t>(answer), name);
       }
       if (name == "tool_call" && !out.empty()) break;  // nothing else counts beside the work of tools
     }
     return out;
-  }
-  bool is(const std::string& name, const Json& message, const std::string& role, bool answered) const {
-    const bool assistant = role == "assistant";
-    if (name == "tool_call") return assistant && has_calls(message);
-    std::string rest;
-    const std::string thought = thinking_of(message, &rest);
-    if (name == "reasoning") return assistant && !is_blank(thought) && count_chars(thought) >= reasoning_;
-    if (name == "code") return has_code(rest);
-    if (name == "math") return marks(*math_marks_, rest) >= math_;
-    if (name == "complex_logic") return assistant && marks(*logic_marks_, rest) >= logic_;
-    return !assistant && answered && marks(*complaints_, rest) > 0;
   }
   static int64_t marks(const tokenizer::Pattern& pattern, const std::string& text) {
     std::vector<tokenizer::Range> found;

@@ -25,6 +25,11 @@ class QualityFilter {
     static_cast<void>(conversation);
     return "";
   }
+  /// edit, and drop_reason of what it made: in one look where both need the same.
+  virtual std::string edit_and_judge(Trajectory* conversation) const {
+    edit(conversation);
+    return drop_reason(*conversation);
+  }
   /// Of the conversations with the same key the longest stays, the first of equals. "": like no other.
   virtual std::string key(const Trajectory& conversation) const {
     static_cast<void>(conversation);
