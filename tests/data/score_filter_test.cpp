@@ -6,6 +6,7 @@
 
 #include "tests/data/filter_testing.h"
 #include "tests/tiny_model.h"
+#include "twinkle/core/files.h"
 
 namespace twinkle {
 namespace {
@@ -135,6 +136,146 @@ TEST(ScoreFilter, PromptsAreWhatCameBefore) {
   // An answer beyond the model's context is judged as far as it goes, unless that is too little.
   EXPECT_EQ(prompt_of(35, 41), system + third + kHard.substr(0, 6));
   EXPECT_EQ(prompt_of(35, 40), "");
+}
+
+// Counts renderings; some templates want a question first.
+class Counting : public Template {
+ public:
+  explicit Counting(bool question_first) : question_first_(question_first) {}
+  InputFeature encode_prompt(const Trajectory& c) const override {
+    ++renderings;
+    const size_t first = c.messages.at(0).at("role") == "system" ? 1 : 0;
+    if (question_first_ && c.messages.at(first).at("role") != "user")
+      throw invalid_argument("a question first");
+    return inner_->encode_prompt(c);
+  }
+  std::vector<InputFeature> encode(const Trajectory& c) const override { return inner_->encode(c); }
+  std::string render(const Trajectory& c, bool prompt) const override { return inner_->render(c, prompt); }
+  std::string decode(std::span<const int32_t> ids, bool skip) const override {
+    return inner_->decode(ids, skip);
+  }
+  const Tokenizer& tokenizer() const override { return inner_->tokenizer(); }
+  const TemplateOptions& options() const override { return inner_->options(); }
+  std::vector<int32_t> stop_ids() const override { return inner_->stop_ids(); }
+  mutable int renderings = 0;
+
+ private:
+  bool question_first_;
+  std::shared_ptr<const Template> inner_ = bytes_template();
+};
+
+TEST(ScoreFilter, TheLongestPromptThatFitsIsFoundInFewRenderings) {
+  Trajectory whole{.messages = Json::array({said("system", "S")})};
+  for (int i = 0; i < 64; ++i) {
+    whole.messages.push_back(said("user", std::string(static_cast<size_t>(1 + i % 5), 'q')));
+    whole.messages.push_back(said("assistant", "a"));
+  }
+  whole.messages.push_back(said("user", "last"));
+  whole.messages.push_back(said("assistant", kHard));
+  for (const bool question_first : {false, true}) {
+    for (const int64_t most : {24, 50, 100, 333, 700, 1500}) {
+      // Message after message is left out.
+      std::vector<int32_t> want;
+      const Counting plain(question_first);
+      for (size_t from = 1; from + 1 < whole.messages.size(); ++from) {
+        Trajectory part{.messages = Json::array({whole.messages[0]})};
+        for (size_t i = from; i + 1 < whole.messages.size(); ++i) part.messages.push_back(whole.messages[i]);
+        if (question_first && part.messages[1].at("role") != "user") continue;
+        want = plain.encode_prompt(part).input_ids;
+        if (static_cast<int64_t>(want.size()) <= most) break;
+      }
+      if (static_cast<int64_t>(want.size()) > most) want.erase(want.begin(), want.end() - most);
+      const auto tmpl = std::make_shared<Counting>(question_first);
+      const auto model = std::make_shared<Known>();
+      const auto filter = make_score_filter({{"max_prompt_tokens", most}}, model, tmpl);
+      filter->start_judging()->drop_reasons(std::span(&whole, 1));
+      // A prompt whose beginning is cut off does not begin as Known knows them.
+      if (want[0] == kStart) {
+        ASSERT_EQ(model->prompts.size(), 1u);
+        want.insert(want.end(), kHard.begin(), kHard.end());
+        EXPECT_EQ(model->prompts[0], want) << most << question_first;
+      }
+      EXPECT_LE(tmpl->renderings, question_first ? 16 : 9) << most;
+    }
+  }
+}
+
+TEST(ScoreFilter, TracesOfWhatIsJudged) {
+  const test::TempDir dir;
+  test::write_text(dir / "traces/mine.txt", "mine");
+  test::write_text(dir / "traces/pass-1/ok-000000-1.json", "of an earlier run");
+  Trajectory two = talk("q", kEasy);
+  two.messages.push_back(said("user", "r"));
+  two.messages.push_back(said("assistant", kHard));
+  two.user_data = Json::array({Json::array({"intents", R"({"3": "math"})"})});
+  const std::vector<Trajectory> all = {talk("q", "short"), two, talk("q", kHalf)};
+  const Json options = {{"trace_dir", dir / "traces"},
+                        {"scorers", Json::array({"ChrMinScorer", "SIFDScorer"})}};
+  std::vector<std::string> told;
+  const auto run = [&](const ScoreCallbacks& callbacks) {
+    const auto filter = make_score_filter(options, std::make_shared<Known>(), bytes_template(), callbacks);
+    const auto judge = filter->start_judging();
+    judge->drop_reasons(all);
+    judge->drop_reasons(std::span(all).first(2));  // the next rows of the same pass
+  };
+  const auto files = [&](const std::string& pass) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir / ("traces/" + pass)))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  run({});
+  EXPECT_EQ(files("pass-2"),
+            (std::vector<std::string>{"fail-000001-1.json", "fail-000002-1.json", "fail-000004-1.json",
+                                      "ok-000001-3.json", "ok-000004-3.json"}));
+  const Json trace = read_json_file(dir / "traces/pass-2/ok-000001-3.json");
+  EXPECT_EQ(trace.at("conversation"), 1);
+  EXPECT_EQ(trace.at("place"), 3);
+  EXPECT_EQ(trace.at("intent"), "math");
+  EXPECT_EQ(trace.at("messages"), two.messages);
+  EXPECT_EQ(trace.at("answer_ids"), Json(std::vector<int>(kHard.begin(), kHard.end())));
+  EXPECT_EQ(trace.at("prompt_ids").at(0), kStart);
+  EXPECT_EQ(trace.at("conditional"), Json(std::vector<float>(6, -1.0f)));
+  EXPECT_EQ(trace.at("alone"), Json(std::vector<float>(6, -0.5f)));
+  EXPECT_EQ(trace.at("kept"), true);
+  EXPECT_EQ(trace.at("scores").at(0),
+            Json::parse(R"({"scorer": "ChrMinScorer", "passed": true, "measures": {"chr_min": 0.0}})"));
+  EXPECT_EQ(trace.at("scores").at(1).at("measures").at("ifd"), std::exp(0.5));
+  EXPECT_EQ(read_json_file(dir / "traces/pass-2/fail-000001-1.json").at("intent"), nullptr);
+  // A program chooses which are written and what is a success.
+  run({.trace_callback =
+           [&](const Json& t) {
+             told.push_back(std::to_string(t.at("conversation").get<int>()) + "-" +
+                            std::to_string(t.at("place").get<int>()));
+             return t.at("place") == 1;
+           },
+       .success_callback = [](const Json& t) { return t.at("conversation") == 2; }});
+  EXPECT_EQ(told, (std::vector<std::string>{"1-1", "1-3", "2-1", "4-1", "4-3"}));
+  EXPECT_EQ(files("pass-3"),
+            (std::vector<std::string>{"fail-000001-1.json", "fail-000004-1.json", "ok-000002-1.json"}));
+  // Nothing that was there is touched.
+  EXPECT_EQ(read_file(dir / "traces/mine.txt"), "mine");
+  EXPECT_EQ(files("pass-1"), std::vector<std::string>{"ok-000000-1.json"});
+  EXPECT_EQ(read_file(dir / "traces/pass-1/ok-000000-1.json"), "of an earlier run");
+  // Without a folder the program is told all the same; a folder that cannot be made is said first.
+  told.clear();
+  const auto only_told = make_score_filter(
+      nullptr, std::make_shared<Known>(), bytes_template(),
+      {.trace_callback = [&](const Json&) { return told.emplace_back("x") == "x"; }, .success_callback = {}});
+  only_told->start_judging()->drop_reasons(all);
+  EXPECT_EQ(told.size(), 3u);
+  EXPECT_HAS(test::thrown(
+                 [&] {
+                   make_score_filter(
+                       nullptr, nullptr, nullptr,
+                       {.trace_callback = {}, .success_callback = [](const Json&) { return true; }});
+                 },
+                 test::kAnyKind),
+             "success_callback names the files of 'trace_dir'");
+  const auto nowhere = make_score_filter({{"trace_dir", dir / "traces/mine.txt/x"}},
+                                         std::make_shared<Known>(), bytes_template());
+  EXPECT_HAS(test::thrown([&] { nowhere->start_judging(); }, test::kAnyKind), "mine.txt");
 }
 
 TEST(ScoreFilter, JudgesADataSet) {

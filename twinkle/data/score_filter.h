@@ -2,6 +2,7 @@
 // before them and without. The model is any callable (TokenScorer), the judgement any RoundScorer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -43,10 +44,20 @@ class RoundScorer {
   virtual Verdict judge(const ScoredAnswer& answer) const = 0;
 };
 
+/// What a program is told of each judged round, in the order of the rows, on the thread that filters. The
+/// trace is {"conversation": number among those judged, from 0, "place": of the answer among its messages,
+/// "intent", "messages", "prompt_ids", "answer_ids", "conditional" and "alone" as in ScoredAnswer, "scores":
+/// [{"scorer", "passed", "measures"}], "kept"}.
+struct ScoreCallbacks {
+  std::function<bool(const Json& trace)> trace_callback;    // whether it shall be written to trace_dir
+  std::function<bool(const Json& trace)> success_callback;  // whether its file is an ok-; default: "kept"
+};
+
 /// The filter over a model of the caller's own; `options` as those of ScoreFilter but for model_id. The
 /// template makes prompts and has the model's tokenizer.
 std::shared_ptr<const QualityFilter> make_score_filter(const Json& options,
                                                        std::shared_ptr<TokenScorer> model,
-                                                       std::shared_ptr<const Template> tmpl);
+                                                       std::shared_ptr<const Template> tmpl,
+                                                       ScoreCallbacks callbacks = {});
 
 }  // namespace twinkle
