@@ -229,6 +229,8 @@ TEST(LoraTargets, RankAndAlphaByPattern) {
 TEST(LoraTargets, HostilePatternsEndSoon) {
   EXPECT_THROW(matched({.target_modules = {"((((.*)*)*)*)*x"}, .target_is_pattern = true}), Error);
   EXPECT_THROW(matched({.target_modules = {"(unclosed"}, .target_is_pattern = true}), Error);
+  EXPECT_THROW(matched({.target_modules = {"q_proj{33333333333333333333}"}, .target_is_pattern = true}),
+               Error);
   EXPECT_THROW(matched({.target_modules = {std::string(5000, 'a')}, .target_is_pattern = true}), Error);
 }
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <regex>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/suggest.h"
+#include "twinkle/text/tokenizer_pattern.h"
 
 namespace twinkle {
 namespace {
@@ -21,20 +23,30 @@ std::vector<std::string> leaves_of(const std::vector<std::string>& names) {
   return {out.begin(), out.end()};
 }
 
-std::regex compile(const std::string& pattern, const char* key) {
-  auto flags = std::regex::ECMAScript;
-#ifdef __GLIBCXX__
-  flags |= std::regex_constants::__polynomial;  // no pattern may take exponential time
-#endif
-  constexpr size_t kMaxPattern = 4096;
-  if (pattern.size() > kMaxPattern)
-    throw fail("'" + std::string(key) + "': the pattern is longer than 4096 characters");
-  try {
-    return std::regex(pattern, flags);
-  } catch (const std::regex_error& e) {
-    throw fail("'" + std::string(key) + "': '" + pattern + "' is not a pattern we can read: " + e.what());
+// A pattern that must match whole names, as Python's re.fullmatch.
+class NamePattern {
+ public:
+  NamePattern(const std::string& pattern, const char* key)
+      : place_("[lora] '" + std::string(key) + "'"), pattern_(pattern) {
+    constexpr size_t kMaxPattern = 4096;
+    if (pattern.size() > kMaxPattern)
+      throw invalid_argument(place_ + ": the pattern is longer than 4096 characters");
+    matcher_ = tokenizer::pcre_pattern("\\A(?:" + pattern + ")\\z", place_);
   }
-}
+  bool matches(const std::string& name) const {
+    std::vector<tokenizer::Range> found;
+    try {
+      matcher_->matches(name, found);
+    } catch (const Error&) {
+      throw invalid_argument(place_ + ": '" + pattern_ + "' takes too long on '" + name + "'");
+    }
+    return !found.empty();
+  }
+
+ private:
+  std::string place_, pattern_;
+  std::shared_ptr<const tokenizer::Pattern> matcher_;
+};
 
 bool is_all_linear(const LoraConfig& config) {
   if (!config.target_is_pattern) return false;
@@ -68,20 +80,20 @@ int64_t layer_of(const std::string& name) {
 
 // rank_pattern and alpha_pattern: the first key that, as a pattern, matches the name's last components.
 template <class Value>
-Value pattern_value(const std::vector<std::pair<std::regex, Value>>& patterns, const std::string& name,
+Value pattern_value(const std::vector<std::pair<NamePattern, Value>>& patterns, const std::string& name,
                     Value fallback) {
   for (const auto& [pattern, value] : patterns) {
-    if (std::regex_match(name, pattern)) return value;
+    if (pattern.matches(name)) return value;
   }
   return fallback;
 }
 
 template <class Value>
-std::vector<std::pair<std::regex, Value>> compile_patterns(const std::map<std::string, Value>& patterns,
-                                                           const char* key) {
-  std::vector<std::pair<std::regex, Value>> out;
+std::vector<std::pair<NamePattern, Value>> compile_patterns(const std::map<std::string, Value>& patterns,
+                                                            const char* key) {
+  std::vector<std::pair<NamePattern, Value>> out;
   for (const auto& [pattern, value] : patterns)
-    out.emplace_back(compile("(.*\\.)?(" + pattern + ")", key), value);
+    out.emplace_back(NamePattern("(.*\\.)?(" + pattern + ")", key), value);
   return out;
 }
 
@@ -106,9 +118,9 @@ std::vector<TargetedModule> match_targets(const LoraConfig& given, const std::ve
   if (config.target_modules.empty()) config.target_modules = {"q_proj", "v_proj"};
   const auto ranks = compile_patterns(config.rank_pattern, "rank_pattern");
   const auto alphas = compile_patterns(config.alpha_pattern, "alpha_pattern");
-  std::regex target, exclude;
-  if (config.target_is_pattern) target = compile(config.target_modules[0], "target_modules");
-  if (config.exclude_is_pattern) exclude = compile(config.exclude_modules[0], "exclude_modules");
+  std::optional<NamePattern> target, exclude;
+  if (config.target_is_pattern) target.emplace(config.target_modules[0], "target_modules");
+  if (config.exclude_is_pattern) exclude.emplace(config.exclude_modules[0], "exclude_modules");
   const std::set<int64_t> layers(config.layers_to_transform.begin(), config.layers_to_transform.end());
 
   std::vector<TargetedModule> out;
@@ -116,7 +128,7 @@ std::vector<TargetedModule> match_targets(const LoraConfig& given, const std::ve
   for (const auto& name : names) {
     bool matched = false;
     if (config.target_is_pattern) {
-      matched = std::regex_match(name, target);
+      matched = target->matches(name);
     } else {
       for (const auto& entry : config.target_modules) {
         if (!is_suffix(name, entry)) continue;
@@ -128,7 +140,7 @@ std::vector<TargetedModule> match_targets(const LoraConfig& given, const std::ve
     if (!matched) continue;
     const auto excludes = [&](const std::string& entry) { return is_suffix(name, entry); };
     if (config.exclude_is_pattern
-            ? std::regex_match(name, exclude)
+            ? exclude->matches(name)
             : std::any_of(config.exclude_modules.begin(), config.exclude_modules.end(), excludes)) {
       continue;
     }
