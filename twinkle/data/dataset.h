@@ -135,7 +135,8 @@ class Dataset {
   /// trained token) stops the run or is dropped, all parts of it. When nothing is left it is invalid_argument
   /// with the first reasons. Without a map() before it the preprocessor is guessed.
   /// `cache_folder`: keeps the result there and takes it from there the next time, under a key of rows,
-  /// preprocessor, template and tokenizer; rows mapped by a function of the caller are not kept.
+  /// preprocessor, template and tokenizer; rows mapped by a function of the caller, or by a chat template
+  /// that asks for the time, are not kept.
   /// `add_generation_prompt`: prompts to be answered, nothing labelled; an empty last answer is left out.
   void encode(const Template& tmpl, BadRows bad_rows = BadRows::kRaise, const std::string& cache_folder = "",
               bool add_generation_prompt = false);

@@ -165,7 +165,10 @@ void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& 
     for (size_t i = 0; i < std::min<size_t>(3, dropped_.size()); ++i) message += "\n  " + dropped_[i].reason;
     throw invalid_argument(message);
   }
-  if (!key.empty()) {
+  if (!key.empty() && tmpl.has_read_clock()) {
+    notes_.push_back("encoded rows are not kept in '" + cache_folder +
+                     "': the chat template asks for the time");
+  } else if (!key.empty()) {
     cached.features = features_;
     cached.rows = feature_rows_;
     cached.parts = feature_parts_;

@@ -29,6 +29,7 @@ class GeneralTemplate : public Template {
   std::vector<int32_t> stop_ids() const override { return stop_ids_; }
   std::vector<InputFeature> truncate(InputFeature whole) const override;
   std::string chat_template_source() const override { return chat_ ? chat_->source() : ""; }
+  bool has_read_clock() const override { return chat_ && chat_->has_read_clock(); }
 
  protected:
   /// Changes prepared messages before they are rendered; their number stays.

@@ -65,6 +65,8 @@ class Template {
   virtual std::vector<InputFeature> truncate(InputFeature whole) const;
   /// The chat template's text; "" without one. Part of the key of encoded data.
   virtual std::string chat_template_source() const { return ""; }
+  /// Whether something encoded so far depends on the time of day: encoded data is not kept then.
+  virtual bool has_read_clock() const { return false; }
   /// Names what encodes, beside its options: the class, by default.
   virtual std::string identity() const { return typeid(*this).name(); }
 

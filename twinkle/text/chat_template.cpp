@@ -154,7 +154,9 @@ Rendered ChatTemplate::render(const Json& messages, const Json& tools,
       throw invalid_argument(place(i) + ": expected a string in 'role'");
     prepare_calls(&prepared[i], i, text_arguments_);
   }
-  return render_prepared(std::move(prepared), tools, options);
+  Rendered out = render_prepared(std::move(prepared), tools, options);
+  if (out.read_clock) has_read_clock_.store(true, std::memory_order_relaxed);
+  return out;
 }
 
 Rendered ChatTemplate::render_prepared(Json messages, const Json& tools,

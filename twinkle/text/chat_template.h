@@ -45,6 +45,8 @@ class ChatTemplate {
   /// Whether the template's source says `word` (reasoning_content, enable_thinking, ...).
   bool mentions(std::string_view word) const { return source_.find(word) != std::string::npos; }
   const std::string& source() const { return source_; }
+  /// Whether a conversation rendered so far asked for the time: rendered again it may read otherwise.
+  bool has_read_clock() const { return has_read_clock_; }
   /// How many messages were rendered so far: what a conversation costs, for those who measure it.
   int64_t rendered_messages() const { return rendered_messages_; }
 
@@ -62,6 +64,7 @@ class ChatTemplate {
   bool accepts_blocks_ = false;
   std::vector<std::string> media_;  // kinds of blocks that it knows
   mutable std::atomic<int64_t> rendered_messages_ = 0;
+  mutable std::atomic<bool> has_read_clock_ = false;
 };
 
 /// json.dumps(value, ensure_ascii=False).

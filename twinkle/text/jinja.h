@@ -36,6 +36,7 @@ struct Rendered {
   std::vector<TextSpan>
       input;  // characters that came from string values of the context, not from the template
   std::vector<MessageSpan> messages;
+  bool read_clock = false;  // strftime_now gave the time of day
 };
 
 class JinjaTemplate {

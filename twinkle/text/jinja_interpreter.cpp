@@ -1,6 +1,7 @@
 // Walks the parsed template. Every step is counted and nesting is bounded, so a hostile template ends with an
 // error.
 #include <algorithm>
+#include <ctime>
 
 #include "twinkle/text/jinja_objects.h"
 #include "twinkle/text/jinja_runtime.h"
@@ -89,7 +90,17 @@ Rendered Runtime::render(const Json& context, const Json& own) {
   out.input = std::move(text.input);
   out.generation = std::move(text.generation);
   out.messages = std::move(message_spans_);
+  out.read_clock = read_clock_;
   return out;
+}
+
+int64_t Runtime::now() {
+  if (now_ >= 0) return now_;
+  read_clock_ = true;
+  const std::time_t clock = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&clock, &local);
+  return static_cast<int64_t>(clock) + local.tm_gmtoff;
 }
 
 void Runtime::charge(int64_t steps) {

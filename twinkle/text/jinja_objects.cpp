@@ -1,7 +1,6 @@
 #include "twinkle/text/jinja_objects.h"
 
 #include <algorithm>
-#include <ctime>
 
 #include "twinkle/core/error.h"
 
@@ -126,14 +125,7 @@ Value raise_exception(Runtime&, const CallArgs& args) {
 
 Value strftime_now(Runtime& runtime, const CallArgs& args) {
   const BoundArgs bound("strftime_now", args, {"format"}, 1);
-  int64_t now = runtime.now();
-  if (now < 0) {
-    const std::time_t clock = std::time(nullptr);
-    std::tm local{};
-    localtime_r(&clock, &local);
-    now = static_cast<int64_t>(clock) + local.tm_gmtoff;
-  }
-  return Value::string(format_time(bound.bytes(0, ""), now));
+  return Value::string(format_time(bound.bytes(0, ""), runtime.now()));
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ class Runtime {
   Value call_macro(const Stmt& macro, const ScopePtr& scope, const CallArgs& args);
   Value call_loop(const LoopObject& loop, const Value& iterable);
   Value make_namespace(const CallArgs& args);
-  int64_t now() const { return now_; }
+  /// Seconds since the epoch by the local clock, or what the caller gave instead.
+  int64_t now();
   /// Objects with state and scopes that closures hold may refer to each other in circles; they are emptied at
   /// the end.
   void keep(std::shared_ptr<NativeObject> object) { kept_.push_back(std::move(object)); }
@@ -102,6 +103,7 @@ class Runtime {
   std::vector<MessageSpan> message_spans_;
   int64_t message_loops_ = 0;
   bool in_message_ = false;
+  bool read_clock_ = false;
   std::vector<std::shared_ptr<NativeObject>> kept_;
   std::vector<ScopePtr> kept_scopes_;
 };
