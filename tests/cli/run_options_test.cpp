@@ -444,6 +444,12 @@ TEST_F(RunOptions, APositionIsNotTakenAmongOtherSamples) {
        {"--truncation-strategy", "delete", "--max-length", "127"},
        "max_length 128, this run has 127"},
       {{"--truncation-strategy", "left"}, {"--truncation-strategy", "left", "--max-length", "127"}, ""},
+      {{},
+       {"--preprocessor", "QueryResponseProcessor"},
+       "preprocessor \"\", this run has \"QueryResponseProcessor\""},
+      {{},
+       {"--column-mapping", R"({"query": "response", "response": "query"})"},
+       "column_mapping null, this run has {\"query\":\"response\",\"response\":\"query\"}"},
       {{"--streaming", "--no-use-lora"}, {"--streaming", "--no-use-lora", "--seed", "7"}, ""}};
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::string first = "before-" + std::to_string(i);
@@ -455,6 +461,23 @@ TEST_F(RunOptions, APositionIsNotTakenAmongOtherSamples) {
     const std::string says =
         cases[i].says.empty() ? "resumed at step" : "counted its samples with " + cases[i].says;
     EXPECT_HAS(then.err, says);
+  }
+}
+
+// Under other columns the same bytes would train the questions as answers.
+TEST_F(RunOptions, RowsOfOtherColumnsAreOtherRows) {
+  write_text(root_ + "/rows.csv", "ask,answer\nwho,me\nwhat,that\nwhen,now\n");
+  for (const char* reading : {"--lazy", "--streaming"}) {
+    const auto options = [&](const char* columns) {
+      return Words{reading, "--csv-columns", columns, "--max-steps", "2", "--save-steps", "1"};
+    };
+    const std::string first = std::string("csv") + reading;
+    run(first, options("query,response"), "rows.csv");
+    Words after = options("response,query");
+    after.insert(after.end(), {"--resume-from-checkpoint", root_ + "/" + first + "/checkpoint-step-1"});
+    const Ran then = sft(first + "-after", after, "rows.csv");
+    EXPECT_EQ(then.code, 2) << then.err;
+    EXPECT_HAS(then.err, "was trained on other rows than those of");
   }
 }
 

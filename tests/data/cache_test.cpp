@@ -61,6 +61,72 @@ TEST_F(CacheTest, IsUsedForTheSameAndForNothingElse) {
   EXPECT_TRUE(taken(write("c.jsonl", read_file(a)), *tmpl()));
 }
 
+// The same bytes are other rows under other columns, another separator, or as text.
+TEST_F(CacheTest, WhatMakesARowOfBytesCounts) {
+  const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
+  const auto tmpl = make_template("", tokenizer),
+             plain = make_template("", tokenizer, {.use_chat_template = false});
+  const auto encoded = [&](const DatasetMeta& meta, std::string* hash) {
+    Dataset data(meta);
+    *hash = data.content_hash();
+    const bool text = data.row(0).contains("text");
+    data.map(text ? "TextProcessor" : "QueryResponseProcessor");
+    data.encode(text ? *plain : *tmpl, BadRows::kRaise, in_dir("cache"));
+    const bool taken = !data.notes().empty() && data.notes().back().starts_with("encoded rows taken");
+    return std::pair(taken, data.features()[0].input_ids);
+  };
+  std::string ask, swapped, again;
+  const auto [first, ids] = encoded({write("a.csv", "query,response\nAsk,Answer\n")}, &ask);
+  const auto [second, other] = encoded({write("b.csv", "response,query\nAsk,Answer\n")}, &swapped);
+  EXPECT_FALSE(first);
+  EXPECT_FALSE(second);
+  EXPECT_NE(ids, other);
+  EXPECT_NE(ask, swapped);
+  // The same row by columns that are named, and by a header elsewhere.
+  DatasetMeta named{.dataset_id = write("c.csv", "Ask,Answer\n"), .columns = {"query", "response"}};
+  EXPECT_TRUE(encoded(named, &again).first);
+  EXPECT_EQ(again, ask);
+  named.columns = {"response", "query"};
+  EXPECT_EQ(encoded(named, &again), std::pair(true, other));
+  EXPECT_EQ(again, swapped);
+  // A comma and a tab cut the same bytes otherwise.
+  DatasetMeta line{.dataset_id = write("d.csv", "a,b\tc,d\n"), .columns = {"query", "response", "x"}};
+  EXPECT_EQ(encoded(line, &ask).first, false);
+  line = {.dataset_id = write("d.tsv", "a,b\tc,d\n"), .columns = {"query", "response"}};
+  EXPECT_EQ(encoded(line, &swapped).first, false);
+  EXPECT_NE(ask, swapped);
+  // Text that spells a row.
+  const std::string json = "{\"text\": \"hello there\"}\n";
+  EXPECT_FALSE(encoded({.dataset_id = write("e.jsonl", json)}, &ask).first);
+  EXPECT_FALSE(encoded({.dataset_id = write("e.txt", json), .text_split = "line"}, &swapped).first);
+  EXPECT_NE(ask, swapped);
+}
+
+TEST_F(CacheTest, ATemplateThatAsksForTheTimeIsNotKept) {
+  const auto tokenizer = Tokenizer::load(test_data("tokenizers/minimind"));
+  const std::string source =
+      "{% if not day is defined %}{% set day = strftime_now('%d %H:%M:%S') %}{% endif %}{{ day }}\n"
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+  const std::string a = write("a.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n");
+  const auto notes = [&](Json variables) {
+    Dataset data({a});
+    data.map("QueryResponseProcessor");
+    data.encode(*make_template("", tokenizer,
+                               {.chat_template = source, .chat_template_kwargs = std::move(variables)}),
+                BadRows::kRaise, in_dir("cache"));
+    return data.notes();
+  };
+  const std::vector<std::string> not_kept = {"encoded rows are not kept in '" + in_dir("cache") +
+                                             "': the chat template asks for the time"};
+  EXPECT_EQ(notes(nullptr), not_kept);
+  EXPECT_EQ(notes(nullptr), not_kept);
+  EXPECT_FALSE(std::filesystem::exists(in_dir("cache")));
+  // A day that is given asks for nothing.
+  EXPECT_EQ(notes({{"day", "today"}}), std::vector<std::string>());
+  EXPECT_EQ(notes({{"day", "today"}}),
+            std::vector<std::string>{"encoded rows taken from '" + in_dir("cache") + "'"});
+}
+
 TEST_F(CacheTest, DamagedFilesAndOwnFunctionsAreEncodedAnew) {
   const auto tmpl = make_template("", Tokenizer::load(test_data("tokenizers/minimind")), {});
   const std::string a = write("a.jsonl", "{\"query\":\"q\",\"response\":\"r\"}\n");

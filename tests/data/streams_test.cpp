@@ -178,6 +178,14 @@ TEST_F(StreamsTest, StreamsRenameColumnsAndSplitRows) {
   EXPECT_EQ(make()->content_hash(), before);
   write("n.jsonl", "{\"ask\": \"q\", \"response\": \"other\"}\n");
   EXPECT_NE(make()->content_hash(), before);
+  // So does what makes rows of the bytes.
+  const std::string csv = write("h.csv", "a,b\n");
+  const auto hash = [](DatasetMeta meta) { return IterableDataset(meta, bytes()).content_hash(); };
+  const std::string own = hash({.dataset_id = csv, .columns = {"query", "response"}});
+  EXPECT_NE(hash({.dataset_id = csv, .columns = {"response", "query"}}), own);
+  EXPECT_NE(hash({.dataset_id = write("h.tsv", "a,b\n"), .columns = {"query", "response"}}), own);
+  const std::string text = write("h.txt", "a\n\nb\n");
+  EXPECT_NE(hash({.dataset_id = text, .text_split = "line"}), hash({.dataset_id = text}));
 }
 
 TEST_F(StreamsTest, ThreadsAheadChangeNothing) {

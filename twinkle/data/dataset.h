@@ -173,7 +173,7 @@ class Dataset {
   /// the filter, "filter" for a function, "check" or "encode"; row is as it was read, null when it cannot be;
   /// "partial": true when only parts of it are left out.
   std::string dropped_log() const;
-  /// SHA-256 over the SHA-256 of each row's bytes as loaded (slice applied); part of a run's manifest.
+  /// SHA-256 over that of each row as loaded (slice applied; RowFiles::hash); part of a run's manifest.
   const std::string& content_hash() const { return content_hash_; }
   const std::string& name() const { return name_; }
   /// What a person should know: which preprocessor was guessed and why, files that were skipped.

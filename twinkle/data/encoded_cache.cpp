@@ -8,7 +8,7 @@ namespace twinkle {
 namespace {
 
 // The head of a file: this, the key, the SHA-256 of the rest.
-constexpr std::string_view kMagic = "twinkle encoded rows 2\n";
+constexpr std::string_view kMagic = "twinkle encoded rows 3\n";
 constexpr size_t kHash = 64;
 
 class Writer {

@@ -79,7 +79,8 @@ void IterableDataset::rename_columns(const Json& names) {
 std::string IterableDataset::content_hash() const {
   if (make_generator_) return "";
   std::string all;
-  for (const auto& [meta, path] : files_) all += sha256_hex(MappedFile(path).text());
+  for (const auto& [meta, path] : files_)
+    all += RowFiles::hash_of_file(path, {.text_split = meta.text_split, .columns = meta.columns});
   return sha256_hex(all);
 }
 

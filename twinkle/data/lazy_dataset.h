@@ -47,7 +47,7 @@ class IterableDataset final : public SampleStream {
   void filter(std::function<bool(const Row&)> keep) { filters_.push_back(std::move(keep)); }
   /// As Dataset::rename_columns: filters and preprocessors see the new names.
   void rename_columns(const Json& names);
-  /// SHA-256 over the SHA-256 of each file's bytes, "" for a generator. Reads every file once.
+  /// SHA-256 over that of each file (RowFiles::hash_of_file), "" for a generator. Reads every file once.
   std::string content_hash() const;
 
   std::optional<std::vector<InputFeature>> next() override;

@@ -40,6 +40,15 @@ bool holds_rows_we_cannot_read(const std::string& path) {
   return std::find(std::begin(kPacked), std::end(kPacked), extension_of(path)) != std::end(kPacked);
 }
 
+// What is known of a row's form beside its bytes: they are another row under other columns, and as text. JSON
+// says all itself.
+std::string form_of(std::string_view kind, char separator, const std::vector<std::string>& columns) {
+  std::string out(kind);
+  out.push_back(separator);
+  for (const auto& column : columns) out += std::to_string(column.size()) + ":" + column;
+  return out;
+}
+
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 bool is_blank(std::string_view line) { return std::all_of(line.begin(), line.end(), is_space); }
@@ -213,6 +222,7 @@ void RowFiles::add_file(const std::string& path, const RowFileOptions& options) 
     cut_values(text, start);
   } else if (kind == FileKind::kText) {
     file.kind = Kind::kText;
+    file.form = form_of("text", ' ', {});
     cut_text(text, start, options.text_split);
   } else {
     file.kind = Kind::kCsv;
@@ -337,6 +347,7 @@ void RowFiles::cut_records(std::string_view text, size_t start, const std::vecto
           "; where the first record is no header, name the columns");
     }
   }
+  file.form = form_of("csv", file.separator, file.columns);
   while (at < text.size()) {
     const size_t end = next(at);
     if (!is_empty_line(at, end)) add_row(static_cast<int64_t>(at), static_cast<int64_t>(end));
@@ -368,8 +379,18 @@ Row RowFiles::parse_csv(const File& file, const RowRef& ref) const {
 
 std::string RowFiles::hash(const RowRef& ref) const {
   const File& file = files_[static_cast<size_t>(ref.file)];
-  if (file.kind != Kind::kTable) return sha256_hex(bytes(ref));
-  return sha256_hex(file.table_hash + "\n" + std::to_string(ref.begin));
+  if (file.kind == Kind::kTable) return sha256_hex(file.table_hash + "\n" + std::to_string(ref.begin));
+  const std::string own = sha256_hex(bytes(ref));
+  return file.form.empty() ? own : sha256_hex(file.form + own);
+}
+
+std::string RowFiles::hash_of_file(const std::string& path, const RowFileOptions& options) {
+  const std::string own = sha256_hex(MappedFile(path).text());
+  const FileKind kind = kind_of(path);
+  if (kind == FileKind::kText) return sha256_hex(form_of("text", ' ', {options.text_split}) + own);
+  if (kind == FileKind::kCsv || kind == FileKind::kTsv)
+    return sha256_hex(form_of("csv", kind == FileKind::kTsv ? '\t' : ',', options.columns) + own);
+  return own;
 }
 
 std::string_view RowFiles::bytes(const RowRef& ref) const {

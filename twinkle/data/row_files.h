@@ -46,8 +46,12 @@ class RowFiles {
   /// One by its place in the order of open(); for data that is read file after file.
   static std::vector<std::string> paths_of(const std::string& path, std::vector<std::string>* notes);
 
+  /// Likewise of a whole file, as it would be read.
+  static std::string hash_of_file(const std::string& path, const RowFileOptions& options);
+
   const std::vector<RowRef>& rows() const { return rows_; }
-  /// SHA-256 that changes with the row's content: of its bytes, or of its table's file and its number.
+  /// SHA-256 that changes with the row's content: of a JSON row its bytes; of others also what makes a row of
+  /// them (names of columns, separator), or the table's file and the row's number.
   std::string hash(const RowRef& ref) const;
   /// The row as an object; invalid_argument "[dataset] FILE row N ...: ..." when it is not one.
   Row parse(const RowRef& ref) const;
@@ -61,6 +65,7 @@ class RowFiles {
     FileBytes bytes;
     Kind kind = Kind::kJson;
     std::string path;
+    std::string form;                  // part of a row's hash
     std::vector<std::string> columns;  // of kCsv
     char separator = ',';
     std::shared_ptr<const TableFile> table;

@@ -271,10 +271,17 @@ void Run::check_same_rows(const Json& manifest) const {
   if (!manifest.is_object()) return;  // written by a program without a manifest
   const RunManifest recorded = RunManifest::from_json(manifest, path + "/trainer_state.json");
   const Json options = recorded.config.value("options", Json::object());
-  // What a position counts: rows, their rounds or windows, or bins; and in which order.
-  std::vector<std::pair<std::string, Json>> counted = {
-      {"packing", "none"},    {"split_rounds", false},    {"streaming", false},       {"lazy", false},
-      {"text_split", "file"}, {"filters", Json::array()}, {"filter_options", nullptr}};
+  // What a position counts: rows, what is made of them, their rounds or windows, or bins; and in which order.
+  std::vector<std::pair<std::string, Json>> counted = {{"packing", "none"},
+                                                       {"split_rounds", false},
+                                                       {"streaming", false},
+                                                       {"lazy", false},
+                                                       {"text_split", "file"},
+                                                       {"filters", Json::array()},
+                                                       {"filter_options", nullptr},
+                                                       {"preprocessor", ""},
+                                                       {"preprocessor_options", nullptr},
+                                                       {"column_mapping", nullptr}};
   if (counts_by_length(options) || counts_by_length(args_.values())) {
     counted.insert(counted.end(),
                    {{"truncation_strategy", "raise"}, {"max_length", args_.get("max_length")}});
