@@ -297,6 +297,25 @@ TEST(TemplateLength, StrategiesCutExactly) {
   EXPECT_EQ(windows.size(), static_cast<size_t>((size + 9) / 10));
 }
 
+TEST(TemplateLength, PromptsAreCutOrLeftOutAsRows) {
+  const Trajectory row = chat({msg("user", "abcdef")});
+  const auto ids = with({})->encode_prompt(row).input_ids;
+  const auto cut = [&](const char* strategy) {
+    return with({.max_length = 8, .truncation_strategy = strategy})->encode_prompt(row);
+  };
+  EXPECT_EQ(cut("left").input_ids, std::vector<int32_t>(ids.end() - 8, ids.end()));
+  EXPECT_EQ(cut("right").input_ids, std::vector<int32_t>(ids.begin(), ids.begin() + 8));
+  EXPECT_TRUE(cut("delete").input_ids.empty());
+  const std::string size =
+      "[template] the row has " + std::to_string(ids.size()) + " tokens, more than max_length 8";
+  EXPECT_EQ(thrown([&] { cut("raise"); }),
+            size + "; raise it, or set truncation_strategy to left, right or delete");
+  EXPECT_EQ(thrown([&] { cut("split"); }),
+            size +
+                ", and what is not trained on is not split; raise it, or set truncation_strategy to left, "
+                "right or delete");
+}
+
 TEST(TemplateText, PlainTextTrainsEveryToken) {
   const auto tmpl = with({.use_chat_template = false});
   const auto feature = tmpl->encode(chat({msg("user", "abc")}))[0];

@@ -69,6 +69,7 @@ Dataset::EncodedRow Dataset::encode_row(const Template& tmpl, int64_t index,
     if (add_generation_prompt) drop_empty_answer(&part.trajectory.messages);
     if (no_labels) {
       features.push_back(tmpl.encode_prompt(part.trajectory));
+      if (features.back().input_ids.empty()) features.clear();
     } else {
       features = tmpl.encode(part.trajectory);
     }

@@ -257,13 +257,16 @@ InputFeature GeneralTemplate::encode_prompt(const Trajectory& trajectory) const 
     out.input_ids = tokenizer_->encode(plain_text(trajectory), {.add_special_tokens = true});
   }
   const auto size = static_cast<int64_t>(out.input_ids.size());
+  if (size == 0) throw invalid_argument("[template] the prompt has no tokens");
   if (size > options_.max_length) {
     if (options_.truncation_strategy == "left") {
       out.input_ids.erase(out.input_ids.begin(), out.input_ids.end() - options_.max_length);
     } else if (options_.truncation_strategy == "right") {
       out.input_ids.resize(static_cast<size_t>(options_.max_length));
+    } else if (options_.truncation_strategy == "delete") {
+      out.input_ids.clear();
     } else {
-      too_long(size);
+      too_long(size, /*is_prompt=*/true);
     }
   }
   out.labels.assign(out.input_ids.size(), kIgnoreIndex);
@@ -413,10 +416,15 @@ InputFeature GeneralTemplate::encode_text(const Trajectory& trajectory) const {
   return feature_of(ids, std::vector<float>(ids.size(), 1.0f));
 }
 
-void GeneralTemplate::too_long(int64_t size) const {
+// A prompt, or a text to be compared, in pieces is another one.
+void GeneralTemplate::too_long(int64_t size, bool is_prompt) const {
   throw invalid_argument("[template] the row has " + std::to_string(size) + " tokens, more than max_length " +
                          std::to_string(options_.max_length) +
-                         "; raise it, or set truncation_strategy to left, right, split or delete");
+                         (is_prompt && options_.truncation_strategy == "split"
+                              ? ", and what is not trained on is not split"
+                              : "") +
+                         "; raise it, or set truncation_strategy to " +
+                         (is_prompt ? "left, right or delete" : "left, right, split or delete"));
 }
 
 std::vector<InputFeature> GeneralTemplate::truncate(InputFeature whole) const {
@@ -429,7 +437,7 @@ std::vector<InputFeature> GeneralTemplate::truncate(InputFeature whole) const {
   if (strategy == "right") return {cut_feature(whole, 0, most)};
   // Labels stand at the position before their token, so the first token kept is nobody's target.
   if (strategy == "left") return {cut_feature(whole, size - most, size)};
-  if (strategy != "split") too_long(size);
+  if (strategy != "split") too_long(size, /*is_prompt=*/false);
   std::vector<InputFeature> out;
   for (int64_t begin = 0; begin < size; begin += most)
     out.push_back(cut_feature(whole, begin, std::min(size, begin + most)));

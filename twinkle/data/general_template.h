@@ -49,7 +49,7 @@ class GeneralTemplate : public Template {
   InputFeature encode_chat(const Trajectory& trajectory) const;
   std::vector<InputFeature> encode_rounds(const Trajectory& trajectory) const;
   InputFeature encode_text(const Trajectory& trajectory) const;
-  [[noreturn]] void too_long(int64_t size) const;
+  [[noreturn]] void too_long(int64_t size, bool is_prompt) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   TemplateOptions options_;

@@ -52,7 +52,7 @@ class Template {
   /// the row.
   virtual std::vector<InputFeature> encode(const Trajectory& trajectory) const = 0;
   /// The prompt of a conversation, ready to be continued: rendered with the generation prompt, nothing
-  /// labelled.
+  /// labelled. No tokens when the truncation strategy deletes it.
   virtual InputFeature encode_prompt(const Trajectory& trajectory) const = 0;
   /// The rendered text (for `twinkle render`).
   virtual std::string render(const Trajectory& trajectory, bool add_generation_prompt) const = 0;

@@ -113,7 +113,13 @@ const Template& Sampler::the_template() const {
 }
 
 std::vector<int32_t> Sampler::encode_trajectory(const Trajectory& trajectory) const {
-  return the_template().encode_prompt(trajectory).input_ids;
+  const Template& tmpl = the_template();
+  std::vector<int32_t> ids = tmpl.encode_prompt(trajectory).input_ids;
+  if (ids.empty()) {
+    throw invalid_argument("[sample] the prompt is longer than the template's max_length " +
+                           std::to_string(tmpl.options().max_length) + ", which deletes it");
+  }
+  return ids;
 }
 
 std::string Sampler::decode_response(std::span<const int32_t> ids) const {

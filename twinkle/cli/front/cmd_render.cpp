@@ -83,6 +83,7 @@ Json render_one(const ParsedArgs& args, const Template& tmpl, const Trajectory& 
   if (json || labels || !chat)
     features =
         chat && prompt ? std::vector<InputFeature>{tmpl.encode_prompt(trajectory)} : tmpl.encode(trajectory);
+  std::erase_if(features, [](const InputFeature& f) { return f.input_ids.empty(); });  // deleted
   if (json) {
     Json parts = Json::array();
     for (const auto& feature : features) parts.push_back(json_of(tmpl, feature));
