@@ -16,12 +16,14 @@ class TableFile {
   virtual ~TableFile() = default;
   virtual int64_t num_rows() const = 0;
   /// All columns of a row, null ones too. Dates and times are ISO 8601 text, decimals text, bytes that are
-  /// not UTF-8 base64 text. Rows are decoded by groups, of which a few are kept: neighbours cost little.
+  /// not UTF-8 base64 text; text that is not UTF-8 and types without such a form (durations, intervals) are
+  /// invalid_argument "column 'NAME' ...". Rows are decoded by groups, of which a few are kept: neighbours
+  /// cost little.
   virtual Row row(int64_t index) const = 0;
 };
 
-/// invalid_argument when the file is not what its name says; unavailable when the program was built without
-/// Arrow (scripts/setup installs it).
+/// invalid_argument when the file is not what its name says or two columns have one name; unavailable when
+/// the program was built without Arrow (scripts/setup installs it).
 std::shared_ptr<const TableFile> open_table_file(const std::string& path);
 
 /// Writes rows as a Parquet file (zstd); columns are those of all rows, typed by their values: boolean,

@@ -13,6 +13,7 @@
 #include "twinkle/core/files.h"
 #include "twinkle/data/arrow/table_json.h"
 #include "twinkle/data/table_file.h"
+#include "twinkle/text/unicode.h"
 
 namespace twinkle {
 namespace {
@@ -37,6 +38,20 @@ std::shared_ptr<arrow::io::RandomAccessFile> open_file(const std::string& path) 
   return value_of(arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ), path);
 }
 
+// A row is an object: of two columns of one name only one would be seen.
+void check_names(const arrow::Schema& schema, const std::string& path) {
+  for (int i = 0; i < schema.num_fields(); ++i) {
+    const std::string& name = schema.field(i)->name();
+    if (!unicode::is_valid(name)) {
+      throw invalid_argument("[dataset] '" + path + "': the name of column " + std::to_string(i + 1) +
+                             " is not valid UTF-8");
+    }
+    if (schema.GetAllFieldIndices(name).front() == i) continue;
+    throw invalid_argument("[dataset] '" + path + "': column " + std::to_string(i + 1) +
+                           " has the name of another, '" + name + "'");
+  }
+}
+
 // Rows in groups, each a table with one chunk a column.
 class GroupedTable : public TableFile {
  public:
@@ -49,16 +64,21 @@ class GroupedTable : public TableFile {
     Row out = Row::object();
     for (int c = 0; c < table->num_columns(); ++c) {
       const auto& column = *table->column(c);
+      const std::string& name = table->schema()->field(c)->name();
       Json value;
       int64_t left = at;
       for (const auto& chunk : column.chunks()) {
         if (left < chunk->length()) {
-          value = json_of(*chunk, left);
+          try {
+            value = json_of(*chunk, left);
+          } catch (const Error& e) {
+            throw Error(e.kind(), "column '" + name + "' " + e.what());
+          }
           break;
         }
         left -= chunk->length();
       }
-      out[table->schema()->field(c)->name()] = std::move(value);
+      out[name] = std::move(value);
     }
     return out;
   }
@@ -92,6 +112,9 @@ class ParquetTable final : public GroupedTable {
     parquet::arrow::FileReaderBuilder builder;
     check(builder.Open(open_file(path)), path);
     reader_ = value_of(builder.Build(), path);
+    std::shared_ptr<arrow::Schema> schema;
+    check(reader_->GetSchema(&schema), path);
+    check_names(*schema, path);
     for (int g = 0; g < reader_->num_row_groups(); ++g)
       add_group(reader_->parquet_reader()->metadata()->RowGroup(g)->num_rows());
   }
@@ -118,10 +141,12 @@ class IpcTable final : public GroupedTable {
     auto magic = value_of(file->ReadAt(0, 6), path);
     if (magic->ToString() == "ARROW1") {
       auto reader = value_of(arrow::ipc::RecordBatchFileReader::Open(file), path);
+      check_names(*reader->schema(), path);
       for (int i = 0; i < reader->num_record_batches(); ++i) add(value_of(reader->ReadRecordBatch(i), path));
       return;
     }
     auto reader = value_of(arrow::ipc::RecordBatchStreamReader::Open(file), path);
+    check_names(*reader->schema(), path);
     for (;;) {
       std::shared_ptr<arrow::RecordBatch> batch;
       check(reader->ReadNext(&batch), path);
