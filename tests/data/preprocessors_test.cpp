@@ -45,6 +45,35 @@ TEST(Preprocessors, SelfCognitionKnowsTheLowerCaseHoles) {
   EXPECT_EQ(guess_preprocessor(row).name, "SelfCognitionProcessor");
 }
 
+// The first row may have no hole.
+TEST(Preprocessors, TheFirstRowsDecide) {
+  const auto row = [](const char* answer) { return Row{{"query", "q"}, {"response", answer}}; };
+  const std::vector<Row> holes = {row("a"), row("I am {{NAME}}.")},
+                         small = {row("a"), row("{{name}} is mustache")}, none = {row("a"), row("b")};
+  EXPECT_EQ(guess_preprocessor(holes, nullptr).name, "SelfCognitionProcessor");
+  EXPECT_EQ(guess_preprocessor(none, nullptr).name, "QueryResponseProcessor");
+  EXPECT_EQ(guess_preprocessor(small, nullptr).name, "QueryResponseProcessor");
+  const auto named = guess_preprocessor(small, {{"model_name", "Nova"}});
+  EXPECT_EQ(named.name, "SelfCognitionProcessor");
+  EXPECT_EQ(named.options, (Json{{"model_name", "Nova"}}));
+  const auto said = [](const std::vector<Row>& rows) {
+    return test::thrown([&] { guess_preprocessor(rows, {{"model_name", "Nova"}}); }, test::kAnyKind);
+  };
+  EXPECT_EQ(
+      said(none),
+      "[dataset] QueryResponseProcessor, guessed since the rows have 'query' and 'response', without "
+      "{{NAME}} or {{AUTHOR}} holes in the first 2, has no option 'model_name'; name the preprocessor that "
+      "is meant (--preprocessor)");
+  EXPECT_EQ(
+      said(std::vector<Row>{Row{{"text", "t"}}}),
+      "[dataset] TextProcessor, guessed since the rows have 'text', has no option 'model_name'; name the "
+      "preprocessor that is meant (--preprocessor)");
+  // As a data set reads it.
+  Dataset data({.data = holes});
+  data.map("", {{"model_name", "Nova"}});
+  EXPECT_EQ(data.trajectory(1).messages.back().at("content"), "I am Nova.");
+}
+
 TEST(Preprocessors, BadAnswersAreNotLearned) {
   const Json chat = turns({{"user", "u"}, {"assistant", "a"}});
   const std::string says =

@@ -188,6 +188,45 @@ TEST_F(StreamsTest, StreamsRenameColumnsAndSplitRows) {
   EXPECT_NE(hash({.dataset_id = text, .text_split = "line"}), hash({.dataset_id = text}));
 }
 
+// A stream that goes on in the middle reads its rows as one that begins: what they are is guessed from the
+// first.
+TEST_F(StreamsTest, AGuessOutlivesAResume) {
+  std::string lines = "not JSON\n";
+  std::vector<Row> rows;
+  for (int i = 0; i < 6; ++i) {
+    rows.push_back({{"query", "q" + std::to_string(i)}, {"response", "r"}, {"text", "t"}});
+    if (i > 2) rows.back().erase("query");
+    lines += rows.back().dump() + "\n";
+  }
+  const IterableOptions options{.bad_rows = BadRows::kDrop, .chunk = 1};
+  const std::string path = write("g.jsonl", lines);
+  const auto generator = [&rows] {
+    return [&rows, n = size_t{0}]() mutable -> std::optional<Row> {
+      return n == rows.size() ? std::nullopt : std::optional<Row>(rows[n++]);
+    };
+  };
+  const std::function<std::unique_ptr<IterableDataset>()> kinds[] = {
+      [&] { return std::make_unique<IterableDataset>(DatasetMeta{.dataset_id = path}, bytes(), options); },
+      [&] { return std::make_unique<IterableDataset>(generator, bytes(), options); }};
+  for (const auto& make : kinds) {
+    const auto whole = make();
+    for (int i = 0; i < 3; ++i) {
+      const Json state = whole->state();
+      const auto sample = whole->next();
+      ASSERT_TRUE(sample.has_value());
+      const auto resumed = make();
+      resumed->restore(state);
+      EXPECT_EQ(resumed->next()->at(0).input_ids, sample->at(0).input_ids);
+    }
+    // Rows of another form are bad ones, wherever the stream begins.
+    const auto resumed = make();
+    resumed->restore(whole->state());
+    EXPECT_FALSE(resumed->next());
+    EXPECT_EQ(resumed->num_dropped(), 3);
+    EXPECT_FALSE(whole->next());
+  }
+}
+
 TEST_F(StreamsTest, ThreadsAheadChangeNothing) {
   const auto samples = std::make_shared<LazyDataset>(Dataset({folder(50, 1, true)}), bytes());
   const auto run = [&](int64_t workers, int64_t rank, int64_t world) {

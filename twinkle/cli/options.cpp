@@ -359,16 +359,15 @@ StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template
     return out;
   };
   StreamingData out;
-  // The first row decides what the others are read as, so that a resumed run reads them alike.
+  // The first rows decide what the others are read as, so that a resumed run reads them alike.
   const std::optional<Row> first = made_anew()->next_row();
   if (!first) throw invalid_argument("[dataset] '" + meta.dataset_id + "' has no rows");
   std::string name = text_of(args, "preprocessor");
   Json options = preprocessor_options(args);
   if (name.empty()) {
-    PreprocessorGuess guess = guess_preprocessor(*first);
+    PreprocessorGuess guess = made_anew()->guess(options).value();
     out.notes.push_back("preprocessor " + guess.name + ": " + guess.why);
     name = guess.name;
-    guess.options.update(options);
     options = std::move(guess.options);
   }
   const std::shared_ptr<Preprocessor> preprocessor = Registry<Preprocessor>::create(name, options);

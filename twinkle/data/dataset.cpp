@@ -444,22 +444,17 @@ void Dataset::map(const std::string& preprocessor, const Json& options, int sour
 }
 
 void Dataset::guess(Source* source, const Json& options) {
-  Row first;
+  std::vector<Row> rows;
   const auto count = static_cast<int64_t>(source->refs.size());
-  for (int64_t i = 0; i < std::min<int64_t>(count, 100); ++i) {
+  for (int64_t i = 0; i < std::min(count, kRowsToGuessFrom); ++i) {
     try {
-      first = row_of(*source, i);
-      break;
+      rows.push_back(row_of(*source, i));
     } catch (const Error& e) {  // encode() reports a malformed row as it is told to
       if (e.kind() != ErrorKind::kInvalidArgument) throw;
     }
   }
-  if (first.is_null())
-    row_of(*source, 0);  // every row looked at is malformed: say what is wrong with the first
-  PreprocessorGuess found = guess_preprocessor(first);
-  if (options.is_object()) {
-    for (const auto& [key, value] : options.items()) found.options[key] = value;
-  }
+  if (rows.empty()) row_of(*source, 0);  // every row looked at is malformed: say what is wrong with the first
+  const PreprocessorGuess found = guess_preprocessor(rows, options);
   map(found.name, found.options, static_cast<int>(source - sources_.data()));
   notes_.push_back("preprocessor " + found.name + ": " + found.why);
 }

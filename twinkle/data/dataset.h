@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +70,11 @@ struct PreprocessorGuess {
 };
 /// invalid_argument that lists the columns when none fits.
 PreprocessorGuess guess_preprocessor(const Row& row);
+/// So many rows at the beginning of the data are looked at.
+inline constexpr int64_t kRowsToGuessFrom = 100;
+/// By the columns of the first of `rows` and by {{NAME}} or {{AUTHOR}} in any of them. `options` of the
+/// caller (an object or null) are added to the guess; one that it does not know is invalid_argument.
+PreprocessorGuess guess_preprocessor(std::span<const Row> rows, const Json& options);
 
 struct DroppedRow {
   int64_t row = 0;       // index in the data set as loaded, from 0
@@ -109,7 +115,7 @@ class Dataset {
   /// cannot be cast is an error of its row.
   void cast_column(const std::string& column, const std::string& type, int source = -1);
 
-  /// Says how a row becomes a trajectory ("" guesses from the columns of the first row, see notes()). The
+  /// Says how a row becomes a trajectory ("" guesses from the first rows, see notes()). The
   /// work is done when trajectories are asked for or encoded; a later map replaces an earlier one. `source`:
   /// of one source; -1: of the only one, or of all once they are mixed.
   void map(const std::string& preprocessor, const Json& options = nullptr, int source = -1);

@@ -161,7 +161,36 @@ std::optional<Row> IterableDataset::next_row() {
   }
 }
 
+// Wherever the stream stands: one that goes on reads rows as one that begins.
+std::optional<PreprocessorGuess> IterableDataset::guess(const Json& options) {
+  if (make_generator_) throw conflict("[dataset] a generator's rows are guessed as they come");
+  std::vector<Row> rows;
+  const Place before = at_;
+  at_ = {};
+  for (int64_t i = 0; i < kRowsToGuessFrom || rows.empty(); ++i) {
+    // A file is opened when its turn comes.
+    if (!rows.empty() && at_.row == static_cast<int64_t>(open_->rows().size())) break;
+    Row row;
+    std::string place, problem;
+    if (!read(&row, &place, &problem)) break;
+    if (problem.empty()) rows.push_back(std::move(row));
+  }
+  at_ = before;
+  if (rows.empty()) return std::nullopt;
+  return guess_preprocessor(rows, options);
+}
+
+// The first sound row of a generator decides; it is never asked for a row twice.
+void IterableDataset::guess_by(const Row& row, const std::string& problem) {
+  if (map_ || !make_generator_ || !problem.empty() || !row.is_object()) return;
+  const PreprocessorGuess found = guess_preprocessor(row);
+  map(found.name, found.options);
+}
+
 void IterableDataset::fill() {
+  if (!map_ && !make_generator_) {
+    if (const auto found = guess(nullptr)) map(found->name, found->options);
+  }
   while (ready_.empty()) {
     chunk_begin_ = at_;
     given_ = 0;
@@ -172,6 +201,7 @@ void IterableDataset::fill() {
       Row row;
       std::string place, problem;
       if (!read(&row, &place, &problem)) break;
+      guess_by(row, problem);
       rows.push_back(std::move(row));
       places.push_back(std::move(place));
       problems.push_back(std::move(problem));
@@ -183,14 +213,6 @@ void IterableDataset::fill() {
       for (const auto& filter : filters_)
         kept[i] = kept[i] != 0 && problems[i].empty() && filter(rows[i]) ? 1 : 0;
       if (!problems[i].empty()) kept[i] = 1;
-    }
-    if (!map_) {
-      for (size_t i = 0; i < rows.size() && !map_; ++i) {
-        if (problems[i].empty()) {
-          const PreprocessorGuess guess = guess_preprocessor(rows[i]);
-          map(guess.name, guess.options);
-        }
-      }
     }
     // One small data set for the chunk: the same road as everywhere.
     std::vector<Row> good;
@@ -280,9 +302,12 @@ void IterableDataset::restore(const Json& state) {
   rewind();
   if (make_generator_) {
     for (int64_t i = 0; i < numbers[1]; ++i) {
-      if (!generator_()) throw invalid_argument("[dataset] the generator ends before the row of the state");
+      Row row;
+      std::string place, problem;
+      if (!read(&row, &place, &problem))
+        throw invalid_argument("[dataset] the generator ends before the row of the state");
+      guess_by(row, problem);
     }
-    at_.row = numbers[1];
   } else {
     if (numbers[0] > static_cast<int64_t>(files_.size()))
       throw invalid_argument("[dataset] the state of the stream names file " + std::to_string(numbers[0]) +

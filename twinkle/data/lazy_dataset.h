@@ -44,6 +44,9 @@ class IterableDataset final : public SampleStream {
   void add_dataset(const DatasetMeta& meta);
   void map(const std::string& preprocessor, const Json& options = nullptr);
   void map_parts(std::function<std::vector<Part>(const Row&)> fn) { map_ = std::move(fn); }
+  /// What the first rows ask for (guess_preprocessor; of one file), wherever the stream stands; nothing when
+  /// no row can be read. Without a map() this decides, for a generator its first row.
+  std::optional<PreprocessorGuess> guess(const Json& options);
   void filter(std::function<bool(const Row&)> keep) { filters_.push_back(std::move(keep)); }
   /// As Dataset::rename_columns: filters and preprocessors see the new names.
   void rename_columns(const Json& names);
@@ -68,6 +71,7 @@ class IterableDataset final : public SampleStream {
   };
   bool read(Row* row, std::string* place, std::string* problem);
   void edit(Row* row, const std::string& place, std::string* problem) const;
+  void guess_by(const Row& row, const std::string& problem);
   void fill();
   void open_current();
   void drop(const std::string& reason);

@@ -343,3 +343,40 @@ PreprocessorGuess guess_preprocessor(const Row& row) {
 }
 
 }  // namespace twinkle
+PreprocessorGuess guess_preprocessor(std::span<const Row> rows, const Json& options) {
+  PreprocessorGuess out = guess_preprocessor(rows.front());
+  const bool named =
+      options.is_object() && (options.contains("model_name") || options.contains("model_author"));
+  if (out.name == "QueryResponseProcessor" && out.options.empty()) {
+    // The first row may have none. In others the lower-case spelling may be text, unless names are given.
+    const auto has_any = [&](const Row& row) {
+      for (const char* column : {"query", "response"}) {
+        const auto found = row.find(column);
+        if (found == row.end() || !found->is_string()) continue;
+        const auto& text = found->get_ref<const std::string&>();
+        if (text.find(kName) != text.npos || text.find(kAuthor) != text.npos || (named && has_hole(text)))
+          return true;
+      }
+      return false;
+    };
+    if (std::any_of(rows.begin(), rows.end(), has_any)) {
+      out = {"SelfCognitionProcessor", Json::object(),
+             "the rows have 'query' and 'response' with {{NAME}} or {{AUTHOR}} holes"};
+    } else if (named) {
+      out.why += ", without {{NAME}} or {{AUTHOR}} holes in the first " + std::to_string(rows.size());
+    }
+  }
+  if (!options.is_object()) return out;
+  const auto& params = Catalog::instance().info("preprocessor", out.name).params;
+  for (const auto& [key, value] : options.items()) {
+    const bool known =
+        std::any_of(params.begin(), params.end(), [&](const auto& p) { return p.name == key; });
+    if (!known) {
+      throw invalid_argument("[dataset] " + out.name + ", guessed since " + out.why + ", has no option '" +
+                             key + "'; name the preprocessor that is meant (--preprocessor)");
+    }
+    out.options[key] = value;
+  }
+  return out;
+}
+
