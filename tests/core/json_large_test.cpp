@@ -38,6 +38,12 @@ TEST(LargeJson, SmallObjectsToo) {
   for (const char* bad : {"", "{", "[1,]", "{\"a\"}", "{\"a\":1}x", "\"\xFF\"", "1e999", "[1 2]"}) {
     EXPECT_THROW(parse_json(bad, "test"), Error) << bad;
   }
+  Json value;
+  const auto problem = try_parse_json("{\"a\": 1,\n \"b\": [2, 1e999]}", value);
+  ASSERT_TRUE(problem.has_value());
+  EXPECT_EQ(problem->line, 2);
+  EXPECT_EQ(problem->column, 11);
+  EXPECT_EQ(problem->reason, "the number 1e999 is too large");
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ TEST_F(DatasetTest, SliceIsCheckedNotWrapped) {
   EXPECT_EQ(parse_data_slice("7:", 10), (std::vector<int64_t>{7, 8, 9}));
   EXPECT_EQ(parse_data_slice("::4", 10), (std::vector<int64_t>{0, 4, 8}));
   EXPECT_EQ(parse_data_slice("3, 1,1", 10), (std::vector<int64_t>{3, 1, 1}));
+  EXPECT_EQ(parse_data_slice("1:3:9223372036854775807", 10), (std::vector<int64_t>{1}));
   EXPECT_EQ(error_of([] { parse_data_slice("0:11", 10); }),
             "[dataset] data_slice '0:11': 11 is past the end of the 10 rows");
   EXPECT_EQ(error_of([] { parse_data_slice("4,10", 10); }),
@@ -144,6 +145,14 @@ TEST_F(DatasetTest, BadFilesAreNamed) {
   EXPECT_EQ(
       error_of([&] { Dataset({in_dir("zip")}); }),
       "[dataset] 'zip/a.zip': .zip files are not read; convert to .jsonl, or give the path of one file");
+}
+
+TEST_F(DatasetTest, NumbersAndLineEndsAreExplained) {
+  EXPECT_EQ(error_of([&] { Dataset({write("n.jsonl", "{\"a\": 1}\n{\"a\": [1, -1e999]}\n")}).row(1); }),
+            "[dataset] n.jsonl row 2 (line 2, column 11): the number -1e999 is too large");
+  const std::string error = error_of([&] { Dataset({write("c.jsonl", "{\"a\": 1}\r{\"a\": 2}\r")}).row(0); });
+  EXPECT_EQ(error.find("[dataset] c.jsonl row 1 (line 1, column 10): not valid JSON"), 0u) << error;
+  EXPECT_TRUE(error.ends_with("; the lines end with CR, as old Macs wrote them: save it with LF")) << error;
 }
 
 TEST_F(DatasetTest, DropsBadRowsAndSaysWhy) {

@@ -34,6 +34,21 @@ bool deeper_than(std::string_view text, int max_depth) {
   return false;
 }
 
+// A number that no double holds.
+struct TooLarge {
+  size_t end = 0;  // bytes up to its end
+  std::string number;
+};
+
+// Where byte `at` lies.
+JsonProblem problem_at(std::string_view text, size_t at, std::string reason) {
+  at = std::min(text.size(), at);
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  const size_t previous = at == 0 ? std::string_view::npos : text.rfind('\n', at - 1);
+  const size_t column = at - (previous == std::string_view::npos ? 0 : previous + 1) + 1;
+  return {line, static_cast<int64_t>(column), std::move(reason)};
+}
+
 // Builds the value itself: nlohmann's own builder searches every earlier key of an object for each new one,
 // and a tokenizer's vocabulary is one object of 150,000 keys. As there, the last of two equal keys wins.
 class JsonBuilder {
@@ -73,10 +88,9 @@ class JsonBuilder {
   }
 
   template <class Exception>
-  bool parse_error(size_t, const std::string&, const Exception& e) {
+  bool parse_error(size_t end, const std::string& token, const Exception& e) {
     if (const auto* parse = dynamic_cast<const nlohmann::json::parse_error*>(&e)) throw *parse;
-    if (const auto* range = dynamic_cast<const nlohmann::json::out_of_range*>(&e)) throw *range;
-    throw e;
+    throw TooLarge{end, token};
   }
 
  private:
@@ -132,15 +146,14 @@ std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int 
     out = std::move(value);
     return std::nullopt;
   } catch (const nlohmann::json::parse_error& e) {
-    const size_t at = std::min(text.size(), e.byte == 0 ? 0 : e.byte - 1);
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-    const size_t previous = at == 0 ? std::string_view::npos : text.rfind('\n', at - 1);
-    const size_t column = at - (previous == std::string_view::npos ? 0 : previous + 1) + 1;
     std::string reason = e.what();
     if (const size_t colon = reason.rfind("; last read"); colon != std::string::npos) reason.resize(colon);
     if (const size_t dash = reason.find(": syntax error"); dash != std::string::npos)
       reason = reason.substr(dash + 2);
-    return JsonProblem{line, static_cast<int64_t>(column), "not valid JSON: " + reason};
+    return problem_at(text, e.byte == 0 ? 0 : e.byte - 1, "not valid JSON: " + reason);
+  } catch (const TooLarge& e) {
+    return problem_at(text, e.end - std::min(e.end, e.number.size()),
+                      "the number " + e.number.substr(0, 40) + " is too large");
   } catch (const nlohmann::json::exception& e) {
     return JsonProblem{0, 0, std::string("not valid JSON: ") + e.what()};
   }

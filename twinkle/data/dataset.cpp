@@ -122,7 +122,10 @@ std::vector<int64_t> parse_data_slice(std::string_view text, int64_t num_rows) {
   if (step == 0)
     throw invalid_argument("[dataset] data_slice '" + std::string(text) + "': the step must be >= 1");
   if (stop > num_rows) throw past_end(stop);
-  for (int64_t i = start; i < stop; i += step) rows.push_back(i);
+  for (int64_t i = start; i < stop; i += step) {
+    rows.push_back(i);
+    if (step >= stop - i) break;  // the next index may be past the last integer
+  }
   if (rows.empty()) throw invalid_argument("[dataset] data_slice '" + std::string(text) + "' holds no row");
   return rows;
 }

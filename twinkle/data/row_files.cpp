@@ -436,7 +436,10 @@ Row RowFiles::parse(const RowRef& ref) const {
       where += " (line " + std::to_string(ref.line + problem->line - 1) + ", column " +
                std::to_string(problem->column + (problem->line == 1 ? indent : 0)) + ")";
     }
-    throw invalid_argument("[dataset] " + where + ": " + problem->reason);
+    const bool carriage = text.find('\r') != text.npos && text.find('\n') == text.npos;
+    throw invalid_argument(
+        "[dataset] " + where + ": " + problem->reason +
+        (carriage ? "; the lines end with CR, as old Macs wrote them: save it with LF" : ""));
   }
   if (!row.is_object()) {
     throw invalid_argument("[dataset] " + place(ref) + ": expected an object of columns, got " +
