@@ -170,5 +170,56 @@ TEST(Groups, PromptsHaveNoLabels) {
   EXPECT_EQ(data.features()[0].num_trained(), 0);
 }
 
+// Prompts and texts to compare that are too long are left out and counted, as rows that are trained on.
+TEST(Groups, DeletedPromptsAndTextsAreNoFault) {
+  const std::string chat = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  const auto tmpl = make_template("", Tokenizer::load(test_data("tokenizers/minimind")),
+                                  {.max_length = 20, .truncation_strategy = "delete", .chat_template = chat});
+  std::string long_text;
+  for (int i = 0; i < 60; ++i) long_text += std::to_string(i) + " and ";
+  Dataset texts({.data = {{{"anchor", "a"}, {"positive", "b"}}, {{"anchor", "a"}, {"positive", long_text}}}});
+  Dataset prompts({.data = {{{"query", long_text}, {"response", "r"}}, {{"query", "q"}, {"response", "r"}}}});
+  texts.map("EmbeddingProcessor");
+  prompts.map("QueryResponseProcessor");
+  texts.encode(*tmpl);
+  prompts.encode(*tmpl, BadRows::kRaise, "", /*add_generation_prompt=*/true);
+  EXPECT_EQ(texts.feature_rows(), (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(prompts.feature_rows(), (std::vector<int64_t>{1}));
+  const std::string why = ": deleted by the template (max_length 20, truncation_strategy delete)";
+  ASSERT_EQ(texts.dropped().size(), 1u);
+  ASSERT_EQ(prompts.dropped().size(), 1u);
+  EXPECT_EQ(texts.dropped()[0].reason, "row 2" + why);
+  EXPECT_EQ(prompts.dropped()[0].reason, "row 1" + why);
+}
+
+// What a .csv file holds of mapped rows: lists as JSON text, nothing as empty text.
+TEST(Groups, ListsMayBeText) {
+  const Json asked = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", "a"}}};
+  const Json other = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", "b"}}};
+  const Json data = Json::array({Json::array({"key", "\"value\""})});
+  const auto made = [](const char* name, const Row& row) {
+    return Registry<Preprocessor>::create(name)->parts(row);
+  };
+  const auto chat =
+      made("MessagesProcessor",
+           {{"messages", asked.dump()}, {"tools", ""}, {"user_data", data.dump()}, {"system", ""}});
+  EXPECT_EQ(chat[0].trajectory.messages, asked);
+  EXPECT_EQ(chat[0].trajectory.user_data, data);
+  EXPECT_TRUE(made("MessagesProcessor", {{"messages", asked.dump()}, {"user_data", ""}})[0]
+                  .trajectory.user_data.empty());
+  const auto pair = made("DPOProcessor", {{"messages", asked.dump()}, {"rejected_messages", other.dump()}});
+  EXPECT_EQ(pair[0].trajectory.messages, asked);
+  EXPECT_EQ(pair[1].trajectory.messages, other);
+  EXPECT_EQ(made("KTOProcessor", {{"messages", asked.dump()}, {"label", "false"}})[0].name, "undesirable");
+  const auto texts = made("EmbeddingProcessor", {{"messages", asked.dump()},
+                                                 {"positive_messages", Json::array({other}).dump()},
+                                                 {"negative_messages", ""}});
+  ASSERT_EQ(texts.size(), 2u);
+  EXPECT_EQ(texts[1].trajectory.messages, other);
+  EXPECT_EQ(error_of("MessagesProcessor", {{"messages", "[1,"}}).find("'messages' is not valid JSON"), 0u);
+  EXPECT_EQ(error_of("MessagesProcessor", {{"messages", "hello"}}),
+            "expected a list of messages in 'messages', got string");
+}
+
 }  // namespace
 }  // namespace twinkle

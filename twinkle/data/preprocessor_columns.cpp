@@ -34,6 +34,17 @@ std::string optional_text(const Row& row, const std::string& column) {
   return text_column(row, column);
 }
 
+Json parsed_list(const Json& value, const std::string& column) {
+  if (!value.is_string()) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos || text[begin] != '[') return value;
+  Json parsed;
+  if (const auto problem = try_parse_json(text, parsed))
+    throw invalid_argument("'" + column + "' is " + problem->reason);
+  return parsed;
+}
+
 void refuse_media(const Row& row) {
   for (const char* column : {"images", "image", "videos", "video", "audios", "audio"}) {
     const auto found = row.find(column);

@@ -14,6 +14,8 @@ std::string columns_of(const Row& row);
 const std::string& text_column(const Row& row, const std::string& column);
 /// An optional column: absent and null are "".
 std::string optional_text(const Row& row, const std::string& column);
+/// A list that may be given as JSON text, as .csv files hold it; other values stay as they are.
+Json parsed_list(const Json& value, const std::string& column);
 /// For rows that have no place for images, audio and video: they are refused, never dropped.
 void refuse_media(const Row& row);
 /// Data for KTO marks its bad answers; supervised training would learn them as good ones.

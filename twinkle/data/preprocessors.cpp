@@ -150,7 +150,7 @@ class MessagesProcessor : public Preprocessor {
     if (column.empty())
       throw invalid_argument("has no column 'messages' or 'conversations' (columns: " + columns_of(row) +
                              ")");
-    const Json& list = row.at(column);
+    const Json list = parsed_list(row.at(column), column);
     if (!list.is_array() || list.empty()) {
       throw invalid_argument("expected a list of messages in '" + column + "', got " +
                              (list.is_array() ? "an empty list" : got(list)));
@@ -169,14 +169,15 @@ class MessagesProcessor : public Preprocessor {
     }
     place_media(row, &out.messages);
     out.tools = tools_of(row);
-    if (const auto data = row.find("user_data"); data != row.end() && !data->is_null()) {
+    if (const auto given = row.find("user_data"); given != row.end() && !given->is_null() && *given != "") {
+      const Json data = parsed_list(*given, "user_data");
       const auto is_pair = [](const Json& item) {
         return item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string();
       };
-      if (!data->is_array() || !std::all_of(data->begin(), data->end(), is_pair)) {
+      if (!data.is_array() || !std::all_of(data.begin(), data.end(), is_pair)) {
         throw invalid_argument("expected a list of [key, JSON string] pairs in 'user_data'");
       }
-      out.user_data = *data;
+      out.user_data = data;
     }
     return out;
   }
@@ -342,7 +343,6 @@ PreprocessorGuess guess_preprocessor(const Row& row) {
                          "or text");
 }
 
-}  // namespace twinkle
 PreprocessorGuess guess_preprocessor(std::span<const Row> rows, const Json& options) {
   PreprocessorGuess out = guess_preprocessor(rows.front());
   const bool named =
@@ -380,3 +380,4 @@ PreprocessorGuess guess_preprocessor(std::span<const Row> rows, const Json& opti
   return out;
 }
 
+}  // namespace twinkle

@@ -28,7 +28,8 @@ Trajectory conversation_of(const Row& row) {
   return chat()(out);
 }
 
-Trajectory conversation_of(const Json& messages, const char* column) {
+Trajectory conversation_of(const Json& given, const char* column) {
+  const Json messages = parsed_list(given, column);
   if (!messages.is_array() || messages.empty())
     throw invalid_argument(std::string("expected a list of messages in '") + column + "', got " +
                            got(messages));
@@ -146,7 +147,9 @@ class KtoProcessor : public Preprocessor {
     const char* tag = row.contains("label") ? "label" : "kto_tag";
     if (!row.contains(tag))
       throw invalid_argument("has no column 'label' or 'kto_tag' (columns: " + columns_of(row) + ")");
-    if (!row.at(tag).is_boolean())
+    Json wanted = row.at(tag);
+    if (wanted == "true" || wanted == "false") wanted = wanted == "true";  // of a .csv file
+    if (!wanted.is_boolean())
       throw invalid_argument(std::string("expected true or false in '") + tag + "', got " + got(row.at(tag)));
     bool found = false;
     Trajectory out = question_of(row, &found);
@@ -156,7 +159,7 @@ class KtoProcessor : public Preprocessor {
       break;
     }
     check_ends_with_answer(out, "the conversation");
-    return {{row.at(tag).get<bool>() ? "desirable" : "undesirable", std::move(out)}};
+    return {{wanted.get<bool>() ? "desirable" : "undesirable", std::move(out)}};
   }
 };
 
@@ -215,8 +218,8 @@ class EmbeddingProcessor : public Preprocessor {
   }
   static void add_conversations(const Row& row, const char* column, const char* part,
                                 std::vector<Part>* out) {
-    if (!is_given(row, column)) return;
-    const Json& given = row.at(column);
+    if (!is_given(row, column) || row.at(column) == "") return;
+    const Json given = parsed_list(row.at(column), column);
     if (!given.is_array() || given.empty())
       throw invalid_argument(std::string("expected a list of conversations in '") + column + "', got " +
                              got(given));
