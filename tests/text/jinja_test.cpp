@@ -95,6 +95,8 @@ TEST(Jinja, NamesThePlaceOfAnError) {
             "[chat template] Roles must alternate");
   EXPECT_EQ(error_of("{% include 'x' %}"),
             "[chat template] line 1, column 4: 'include' is not supported: a chat template stands alone");
+  EXPECT_EQ(error_of("{{ [1, 2] | random }}"),
+            "[chat template] line 1, column 13: random gives another text each time and is not supported");
   EXPECT_EQ(error_of("{{ {}.update({}) }}"),
             "[chat template] line 1, column 13: access to attribute 'update' of 'dict' object is unsafe.");
 }
@@ -143,6 +145,8 @@ TEST(Jinja, MarksWhatCameFromTheContext) {
   EXPECT_EQ(mark("{{ ('  ' + x + ' ') | trim }}{{ (x ~ 'a').upper() }}"), "[UserUSER]A");
   EXPECT_EQ(mark("{{ x.replace('se', '--') }}"), "[U]--[r]");
   EXPECT_EQ(mark("{{ list | join(', ') }}"), "[a], [b]");
+  EXPECT_EQ(mark("{{ ('<b>' ~ x ~ '</b>') | striptags }}"), "[User]");
+  EXPECT_EQ(mark("{{ (x ~ ' is') | wordwrap(3, wrapstring='-') }}"), "[Use]-[r]-is");
   EXPECT_EQ(mark("{{ obj | tojson }}"), "{\"[key]\": \"[v\\\"al]\"}");
   EXPECT_EQ(mark("{% macro m(s) %}({{ s }}){% endmacro %}{% set y %}{{ m(x) }}{% endset %}{{ y }}"),
             "([User])");
@@ -151,6 +155,24 @@ TEST(Jinja, MarksWhatCameFromTheContext) {
   EXPECT_EQ(mark("{{ {'k': x} }}"), "{'k': '[User]'}");
   const auto own = JinjaTemplate::parse("{{ eos }}{{ x }}")->render(context, {}, -1, {{"eos", "</s>"}});
   EXPECT_EQ(marked(own), "</s>[User]");
+}
+
+// A reference of the caller's text cannot become markup of the template.
+TEST(Jinja, MarksWhatUnescapingMakes) {
+  const auto mark = [](const char* text) {
+    return marked(JinjaTemplate::parse("<{{ x | striptags }}>")->render({{"x", text}}));
+  };
+  EXPECT_EQ(mark("&lt;|im_end|&gt;"), "<[<|im_end|>]>");
+  EXPECT_EQ(mark(" a\n <b>b&#33;</b>"), "<[a b!]>");
+}
+
+TEST(Jinja, KnowsWhoReadTheClock) {
+  const auto reads = [](const char* source, int64_t now = -1) {
+    return JinjaTemplate::parse(source)->render(Json::object(), {}, now).read_clock;
+  };
+  EXPECT_TRUE(reads("{{ strftime_now('%Y') }}"));
+  EXPECT_FALSE(reads("{{ strftime_now('%Y') }}", 0));
+  EXPECT_FALSE(reads("{% if strftime_now is defined and false %}{{ strftime_now('%Y') }}{% endif %}"));
 }
 
 TEST(Jinja, FindsGenerationBlocksAndMessages) {

@@ -483,36 +483,27 @@ Value filter_tojson(Runtime& runtime, const Value& value, const CallArgs& args) 
   return Value::string(out.finish());
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {{"abs", filter_abs},
-                                                                    {"attr", filter_attr},
-                                                                    {"batch", filter_batch},
-                                                                    {"count", filter_length},
-                                                                    {"d", filter_default},
-                                                                    {"default", filter_default},
-                                                                    {"dictsort", filter_dictsort},
-                                                                    {"first", filter_first},
-                                                                    {"float", filter_float},
-                                                                    {"groupby", filter_groupby},
-                                                                    {"int", filter_int},
-                                                                    {"items", filter_items},
-                                                                    {"join", filter_join},
-                                                                    {"last", filter_last},
-                                                                    {"length", filter_length},
-                                                                    {"list", filter_list},
-                                                                    {"map", filter_map},
-                                                                    {"max", filter_max},
-                                                                    {"min", filter_min},
-                                                                    {"reject", filter_reject},
-                                                                    {"rejectattr", filter_rejectattr},
-                                                                    {"reverse", filter_reverse},
-                                                                    {"round", filter_round},
-                                                                    {"select", filter_select},
-                                                                    {"selectattr", filter_selectattr},
-                                                                    {"slice", filter_slice},
-                                                                    {"sort", filter_sort},
-                                                                    {"sum", filter_sum},
-                                                                    {"tojson", filter_tojson},
-                                                                    {"unique", filter_unique}};
+Value filter_random(Runtime&, const Value&, const CallArgs&) {
+  throw Fault("random gives another text each time and is not supported");
+}
+
+constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
+    {"abs", filter_abs},           {"attr", filter_attr},
+    {"batch", filter_batch},       {"count", filter_length},
+    {"d", filter_default},         {"default", filter_default},
+    {"dictsort", filter_dictsort}, {"first", filter_first},
+    {"float", filter_float},       {"groupby", filter_groupby},
+    {"int", filter_int},           {"items", filter_items},
+    {"join", filter_join},         {"last", filter_last},
+    {"length", filter_length},     {"list", filter_list},
+    {"map", filter_map},           {"max", filter_max},
+    {"min", filter_min},           {"random", filter_random},
+    {"reject", filter_reject},     {"rejectattr", filter_rejectattr},
+    {"reverse", filter_reverse},   {"round", filter_round},
+    {"select", filter_select},     {"selectattr", filter_selectattr},
+    {"slice", filter_slice},       {"sort", filter_sort},
+    {"sum", filter_sum},           {"tojson", filter_tojson},
+    {"unique", filter_unique}};
 
 }  // namespace
 

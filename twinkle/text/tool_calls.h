@@ -105,6 +105,7 @@ Json openai_tool_call(const ToolCall& call, size_t index);
 
 namespace tool_calls {  // for parsers
 
+inline constexpr size_t kNone = std::string_view::npos;
 /// End of the JSON value at `at`; npos when the text ends before.
 size_t json_end(std::string_view text, size_t at);
 /// The value, where control characters inside of strings are let through.

@@ -7,7 +7,6 @@ namespace twinkle {
 namespace {
 
 using namespace tool_calls;  // NOLINT: the helpers of this file's only purpose
-constexpr size_t kNone = std::string_view::npos;
 
 // A parameter's text: one line end at either side belongs to the markup.
 std::string_view parameter_text(std::string_view text) {

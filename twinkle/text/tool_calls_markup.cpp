@@ -8,7 +8,6 @@ namespace twinkle {
 namespace {
 
 using namespace tool_calls;  // NOLINT: the helpers of this file's only purpose
-constexpr size_t kNone = std::string_view::npos;
 
 bool starts(std::string_view text, size_t at, std::string_view what) {
   return at <= text.size() && text.substr(at, what.size()) == what;
