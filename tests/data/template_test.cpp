@@ -215,8 +215,11 @@ TEST(TemplateLabels, AToolCallWithLossFalseHasNoTrainedToken) {
   row.messages[1]["loss"] = false;
   EXPECT_EQ(trained(*tmpl, row), (Runs{"b<|im_end|>\n"}));
   row.messages[1]["tool_calls"][0]["function"]["arguments"] = "{x: 1}";
-  EXPECT_EQ(thrown([&] { tmpl->encode(row); }),
-            "[chat template] message 1: the arguments of tool call 0 are not valid JSON: {x: 1}");
+  EXPECT_HAS(thrown([&] { tmpl->encode(row); }),
+             "[chat template] message 1: the arguments of tool call 0 are not valid JSON: {x: 1} (");
+  row.messages[1]["tool_calls"][0]["function"]["arguments"] = R"({"x": 123456789012345678901})";
+  EXPECT_HAS(thrown([&] { tmpl->encode(row); }),
+             "the whole number 123456789012345678901 has more than 64 bits");
 }
 
 TEST(TemplateTokens, UserTextNeverBecomesAControlToken) {

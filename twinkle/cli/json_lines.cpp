@@ -17,7 +17,7 @@ void each_json_line(std::string_view text, const std::string& name,
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string place = name + " row " + std::to_string(number);
-    fn(parse_json(line, place), place);
+    fn(parse_json(line, place, kMaxJsonDepth, WideIntegers::kRefuse), place);
     any = true;
   }
   if (!any) throw invalid_argument("[" + name + "] has no rows");

@@ -40,6 +40,11 @@ struct TooLarge {
   std::string number;
 };
 
+// A whole number that 64 bits do not hold.
+struct TooWide {
+  std::string number;
+};
+
 // Where byte `at` lies.
 JsonProblem problem_at(std::string_view text, size_t at, std::string reason) {
   at = std::min(text.size(), at);
@@ -53,13 +58,16 @@ JsonProblem problem_at(std::string_view text, size_t at, std::string reason) {
 // and a tokenizer's vocabulary is one object of 150,000 keys. As there, the last of two equal keys wins.
 class JsonBuilder {
  public:
-  explicit JsonBuilder(Json* root) : root_(root) {}
+  JsonBuilder(Json* root, WideIntegers wide) : root_(root), wide_(wide) {}
 
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json(value)); }
   bool number_integer(Json::number_integer_t value) { return put(Json(value)); }
   bool number_unsigned(Json::number_unsigned_t value) { return put(Json(value)); }
-  bool number_float(Json::number_float_t value, const std::string&) { return put(Json(value)); }
+  bool number_float(Json::number_float_t value, const std::string& text) {
+    if (wide_ == WideIntegers::kRefuse && text.find_first_of(".eE") == std::string::npos) throw TooWide{text};
+    return put(Json(value));
+  }
   bool string(std::string& value) { return put(Json(std::move(value))); }
   bool binary(Json::binary_t& value) { return put(Json(std::move(value))); }
   bool start_object(size_t) { return open(Json::object()); }
@@ -129,19 +137,21 @@ class JsonBuilder {
   }
 
   Json* root_;
+  WideIntegers wide_;
   Json* slot_ = nullptr;
   std::vector<Level> levels_;
 };
 
 }  // namespace
 
-std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int max_depth) {
+std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int max_depth,
+                                          WideIntegers wide) {
   if (deeper_than(text, max_depth)) {
     return JsonProblem{0, 0, "JSON is nested deeper than " + std::to_string(max_depth) + " levels"};
   }
   try {
     Json value;
-    JsonBuilder builder(&value);
+    JsonBuilder builder(&value, wide);
     Json::sax_parse(text.begin(), text.end(), &builder);
     out = std::move(value);
     return std::nullopt;
@@ -154,14 +164,17 @@ std::optional<JsonProblem> try_parse_json(std::string_view text, Json& out, int 
   } catch (const TooLarge& e) {
     return problem_at(text, e.end - std::min(e.end, e.number.size()),
                       "the number " + e.number.substr(0, 40) + " is too large");
+  } catch (const TooWide& e) {
+    return JsonProblem{
+        0, 0, "the whole number " + e.number.substr(0, 40) + " has more than 64 bits: give it as a string"};
   } catch (const nlohmann::json::exception& e) {
     return JsonProblem{0, 0, std::string("not valid JSON: ") + e.what()};
   }
 }
 
-Json parse_json(std::string_view text, std::string_view where, int max_depth) {
+Json parse_json(std::string_view text, std::string_view where, int max_depth, WideIntegers wide) {
   Json value;
-  if (const auto problem = try_parse_json(text, value, max_depth)) {
+  if (const auto problem = try_parse_json(text, value, max_depth, wide)) {
     std::string place = "[" + std::string(where) + "] ";
     if (problem->line > 0) {
       place += "line " + std::to_string(problem->line) + ", column " + std::to_string(problem->column) + ": ";

@@ -40,7 +40,7 @@ Json parsed_list(const Json& value, const std::string& column) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string::npos || text[begin] != '[') return value;
   Json parsed;
-  if (const auto problem = try_parse_json(text, parsed))
+  if (const auto problem = try_parse_json(text, parsed, kMaxJsonDepth, WideIntegers::kRefuse))
     throw invalid_argument("'" + column + "' is " + problem->reason);
   return parsed;
 }

@@ -239,7 +239,7 @@ class MessagesProcessor : public Preprocessor {
     }
     // LLaMA-Factory: the value is one call or a list of calls, {"name", "arguments"}.
     Json parsed;
-    if (const auto problem = try_parse_json(value, parsed))
+    if (const auto problem = try_parse_json(value, parsed, kMaxJsonDepth, WideIntegers::kRefuse))
       throw invalid_argument(place + ": the call is " + problem->reason);
     Json calls = Json::array();
     for (const auto& call : parsed.is_array() ? parsed : Json::array({parsed})) {
@@ -260,7 +260,8 @@ class MessagesProcessor : public Preprocessor {
     if (tools.is_string()) {
       if (tools.get_ref<const std::string&>().empty()) return nullptr;
       Json parsed;
-      if (const auto problem = try_parse_json(tools.get_ref<const std::string&>(), parsed))
+      if (const auto problem = try_parse_json(tools.get_ref<const std::string&>(), parsed, kMaxJsonDepth,
+                                              WideIntegers::kRefuse))
         throw invalid_argument("'tools' is " + problem->reason);
       tools = std::move(parsed);
     }

@@ -425,7 +425,7 @@ Row RowFiles::parse(const RowRef& ref) const {
     return Row{{"text", std::move(clean)}};
   }
   Row row;
-  if (const auto problem = try_parse_json(text, row)) {
+  if (const auto problem = try_parse_json(text, row, kMaxJsonDepth, WideIntegers::kRefuse)) {
     std::string where = files_[static_cast<size_t>(ref.file)].path + " row " + std::to_string(ref.number);
     if (problem->line > 0) {
       const std::string_view all = files_[static_cast<size_t>(ref.file)].bytes.text();

@@ -31,12 +31,14 @@ void prepare_calls(Json* message, size_t index, bool as_text) {
       if (!arguments->is_string()) *arguments = python_json(*arguments);
     } else if (arguments->is_string()) {
       const std::string text = arguments->get<std::string>();
-      try {
-        *arguments = text.empty() ? Json::object() : parse_json(text, "arguments");
-      } catch (const Error&) {
+      Json value = Json::object();
+      if (const auto problem = text.empty()
+                                   ? std::nullopt
+                                   : try_parse_json(text, value, kMaxJsonDepth, WideIntegers::kRefuse)) {
         throw invalid_argument(place(index) + ": the arguments of tool call " + std::to_string(i) +
-                               " are not valid JSON: " + text.substr(0, 200));
+                               " are not valid JSON: " + text.substr(0, 200) + " (" + problem->reason + ")");
       }
+      *arguments = std::move(value);
     }
   }
 }

@@ -65,10 +65,11 @@ size_t json_end(std::string_view text, size_t at) {
 
 std::optional<Json> read_json(std::string_view text) {
   Json value;
-  if (!try_parse_json(text, value)) return value;
+  if (!try_parse_json(text, value, kMaxJsonDepth, WideIntegers::kRefuse)) return value;
   const bool controls =
       std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
-  if (controls && !try_parse_json(with_escaped_controls(text), value)) return value;
+  if (controls && !try_parse_json(with_escaped_controls(text), value, kMaxJsonDepth, WideIntegers::kRefuse))
+    return value;
   return std::nullopt;
 }
 
