@@ -227,9 +227,10 @@ TEST(Core, SharesACheckpointThatIsPublished) {
   EXPECT_EQ(rig.weight(kBob, b, 3), 51);
   EXPECT_FALSE(store.set_expiry(path, kBob, 0.0, 0));
   EXPECT_FALSE(store.set_public(path, kBob, false, 0));
-  const auto copied = store.copy(path, kBob, {.run = "copy-1", .owner = kBob}, 0);
+  const auto copied = store.copy(path, kBob, {.owner = kBob}, {.id = "copy-1", .owner = kBob}, 0);
   ASSERT_TRUE(copied);
-  EXPECT_EQ(store.copy(path, kBob, {.run = "copy-1", .owner = kBob, .created = 5}, 0)->created, 0);
+  EXPECT_EQ(
+      store.copy(path, kBob, {.owner = kBob, .created = 5}, {.id = "copy-1", .owner = kBob}, 0)->created, 0);
   EXPECT_TRUE(store.set_public(path, kAnn, false, 0));
   EXPECT_EQ(rig.run(Rig::load(kBob, b, 4, path)), none);
   Operation with_token = Rig::load(kBob, b, 5, path);
@@ -244,6 +245,56 @@ TEST(Core, SharesACheckpointThatIsPublished) {
   rig.run(Rig::step(kBob, b, 7));
   rig.run(Rig::load(kBob, b, 8, copied->path()));
   EXPECT_EQ(rig.weight(kBob, b, 9), 51);
+}
+
+// A checkpoint without a run would be listed nowhere: here the disk refuses the run.
+TEST(Core, CopiesACheckpointWithItsRunOrNotAtAll) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::save(kAnn, m, 1, "x"));
+  const std::string path = "tinker://s:train:0/weights/x", copied = "tinker://copy-1/weights/x";
+  const auto copy = [&] {
+    return rig.store().copy(path, kAnn, {.owner = kAnn}, {.id = "copy-1", .owner = kAnn}, 0);
+  };
+  const Database database(dir / "data/store.db");
+  database.run(
+      "CREATE TRIGGER refuses BEFORE INSERT ON things WHEN NEW.kind = 'model' BEGIN SELECT RAISE(ABORT, "
+      "'no'); "
+      "END");
+  EXPECT_THROW(copy(), Error);
+  EXPECT_FALSE(rig.store().checkpoint(copied, kAnn, 0));
+  rig.reopen();
+  EXPECT_FALSE(rig.store().checkpoint(copied, kAnn, 0));
+  database.run("DROP TRIGGER refuses");
+  EXPECT_EQ(copy()->path(), copied);
+  rig.reopen();
+  EXPECT_TRUE(rig.store().checkpoint(copied, kAnn, 0));
+  EXPECT_EQ(rig.store().model("copy-1", kAnn)->base_model, "base");
+}
+
+// Saves that were sent together pass the check at the door; those behind the limit fail in their turn.
+TEST(Core, LooksAtTheLimitOfCheckpointsAgainBeforeItSaves) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(10)});
+  const std::string m = rig.make_model(kAnn);
+  std::vector<std::string> ids(4);
+  for (const int64_t seq : {4, 3, 2, 1}) {  // nothing is carried out before number 1 is there
+    Operation op = Rig::save(kAnn, m, seq, "x" + std::to_string(seq));
+    op.args["most_checkpoint_bytes"] = 30;  // two of about 25
+    ids[static_cast<size_t>(seq - 1)] = rig.submit(op);
+  }
+  EXPECT_FALSE(rig.result(ids[0], kAnn).starts_with("error"));
+  EXPECT_FALSE(rig.result(ids[1], kAnn).starts_with("error"));
+  for (const int i : {2, 3}) {
+    EXPECT_TRUE(rig.result(ids[static_cast<size_t>(i)], kAnn)
+                    .starts_with("error: [limit] this key may have 30 bytes of checkpoints, and has "));
+    EXPECT_FALSE(rig.store().checkpoint("tinker://s:train:0/weights/x" + std::to_string(i + 1), kAnn, 0));
+  }
+  size_t folders = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "data/checkpoints"))
+    folders += entry.is_directory() ? 1 : 0;
+  EXPECT_EQ(folders, 2u);
 }
 
 TEST(Core, SavesBetweenCallsWithoutTouchingTheGradients) {

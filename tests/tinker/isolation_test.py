@@ -1,6 +1,7 @@
 """Plain requests, without the SDK: who may see what, what is refused before any work, and what is carried out once.
 isolation_test.py BUILD"""
 
+import concurrent.futures
 import hashlib
 import http.client
 import pathlib
@@ -165,6 +166,30 @@ def test_the_limits_of_a_key(server):
     over = post(server, "forward_backward", call_body(models[0]["model_id"], 4, [1]), tight)
     assert over[0] == 429 and "30 tokens a minute" in over[1]["detail"], over
     assert post(server, "create_session", {}, KEY_BOB)[0] == 200  # nobody else notices
+
+
+def test_limits_hold_for_what_is_sent_together(server):
+    hasty = server.add_key("hasty", "--models", "2", "--checkpoint-bytes", "1")
+    session = post(server, "create_session", {}, hasty)[1]["session_id"]
+
+    def create(number):
+        new = {"session_id": session, "base_model": stories(), "lora_config": {"rank": 4}, "model_seq_id": number}
+        return result(server, post(server, "create_model", new, hasty)[1]["request_id"], hasty)[1]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(create, range(8)))
+    made = [outcome["model_id"] for outcome in outcomes if "model_id" in outcome]
+    assert len(made) == 2, outcomes
+    assert all("2 models in training" in outcome["error"] for outcome in outcomes if "error" in outcome), outcomes
+    # The first may not be on the disk yet when the others are sent.
+    sent = {seq: post(server, "save_weights", {"model_id": made[0], "seq_id": seq, "path": f"c{seq}"}, hasty)[1]
+            for seq in (1, 2, 3)}
+    told = {seq: result(server, reply["request_id"], hasty)[1] for seq, reply in sent.items()}
+    assert told[1].get("path", "").endswith("/c1"), told
+    for seq in (2, 3):
+        assert told[seq]["category"] == "user" and "may have 1 bytes of checkpoints, and has" in told[seq]["error"], told
+    listed = server.request("GET", API + f"training_runs/{made[0]}/checkpoints", None, hasty)[1]["checkpoints"]
+    assert [checkpoint["checkpoint_id"] for checkpoint in listed] == ["weights/c1"], listed
 
 
 def test_keys_are_rotated(server):

@@ -224,6 +224,9 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
   const auto old = store_.checkpoint(checkpoint.path(), op.owner, now());
   if (old && old->operation != op.id && !op.args.at("overwrite").get<bool>())
     throw conflict("ResourceAlreadyExists: there is a checkpoint '" + checkpoint.path() + "' already");
+  const int64_t most_bytes = op.args.value("most_checkpoint_bytes", int64_t{0});
+  if (most_bytes > 0 && !(old && old->operation == op.id))  // else it was there before a restart
+    store_.check_checkpoint_bytes(op.owner, most_bytes, now());
   ModelQueue& queue = turn.model->queue;
   const bool gradients = checkpoint.optimizer && queue.has_pending();
   if (gradients) discard(turn.id);

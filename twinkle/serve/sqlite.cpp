@@ -35,6 +35,15 @@ void Database::run(const char* sql) const {
   throw unavailable("[store] " + why);
 }
 
+Transaction::~Transaction() {
+  if (open_) sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+}
+
+void Transaction::commit() {
+  database_.run("COMMIT");
+  open_ = false;
+}
+
 Statement::Statement(const Database& database, const char* sql,
                      std::initializer_list<std::string_view> values)
     : db_(database.get()) {

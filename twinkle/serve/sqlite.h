@@ -26,6 +26,20 @@ class Database {
   sqlite3* db_ = nullptr;
 };
 
+/// What is written until commit() is written whole; without it, nothing is.
+class Transaction {
+ public:
+  explicit Transaction(const Database& database) : database_(database) { database.run("BEGIN"); }
+  ~Transaction();
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  void commit();
+
+ private:
+  const Database& database_;
+  bool open_ = true;
+};
+
 /// A prepared statement with text parameters: values never become part of the SQL.
 class Statement {
  public:

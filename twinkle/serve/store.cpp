@@ -147,8 +147,13 @@ void Store::load() {
 // Things.
 
 template <class T>
-void Store::write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry) {
+void Store::insert(const char* kind, const std::string& id, const T& entry) {
   Statement(db_, "INSERT OR REPLACE INTO things VALUES(?, ?, ?)", {kind, id, to_json(entry).dump()}).row();
+}
+
+template <class T>
+void Store::write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry) {
+  insert(kind, id, entry);
   const std::lock_guard lock(mutex_);
   all[id] = entry;
 }
@@ -288,27 +293,41 @@ bool Store::set_public(const std::string& path, const std::string& owner, bool i
 }
 
 std::optional<Checkpoint> Store::copy(const std::string& from, const std::string& reader, Checkpoint to,
-                                      double now) {
+                                      ModelEntry run, double now) {
   const std::lock_guard writing(writing_);
   auto found = readable_checkpoint(from, reader, now);
   if (!found) found = readable_checkpoint(from, to.owner, now);
   if (!found) return std::nullopt;
+  to.run = run.id;
   to.kind = found->kind;
   to.name = found->name;
-  if (auto known = checkpoint(to.path(), to.owner, now)) {
-    if (known->folder != found->folder)
-      throw conflict("[copy_weights] '" + to.path() + "' is there already, with other weights");
-    return known;
-  }
+  const auto known = checkpoint(to.path(), to.owner, now);
+  if (known && known->folder != found->folder)
+    throw conflict("[copy_weights] '" + to.path() + "' is there already, with other weights");
   to.folder = found->folder;
-  to.base_model = found->base_model;
-  to.shape = found->shape;
+  to.base_model = run.base_model = found->base_model;
+  to.shape = run.shape = found->shape;
   to.optimizer = found->optimizer;
   to.operation = found->operation;
   to.bytes = found->bytes;
   to.user_metadata = found->user_metadata;
-  write(checkpoints_, "checkpoint", to.path(), to);
-  return to;
+  const bool new_run = !model(run.id, to.owner);
+  Transaction transaction(db_);
+  if (!known) insert("checkpoint", to.path(), to);
+  if (new_run) insert("model", run.id, run);
+  transaction.commit();
+  const std::lock_guard lock(mutex_);
+  if (!known) checkpoints_[to.path()] = to;
+  if (new_run) models_[run.id] = run;
+  return known ? known : to;
+}
+
+void Store::check_checkpoint_bytes(const std::string& owner, int64_t most, double now) const {
+  int64_t bytes = 0;
+  for (const auto& checkpoint : checkpoints_of(owner, "", now)) bytes += checkpoint.bytes;
+  if (bytes < most) return;
+  throw conflict("[limit] this key may have " + std::to_string(most) + " bytes of checkpoints, and has " +
+                 std::to_string(bytes) + "; delete some");
 }
 
 // Sessions and samplers.

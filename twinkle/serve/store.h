@@ -106,9 +106,12 @@ class Store {
   /// False when it is not the owner's.
   bool set_public(const std::string& path, const std::string& owner, bool is_public, double now);
   /// The checkpoint `from`, which `to.owner` or `reader` may read, under another run; both have the same
-  /// files. `to` has run, owner and times. The same copy again is the first one.
+  /// files. `to` has owner and times. The run is made of `run` unless it is there, with what it takes from
+  /// the checkpoint; both are there, or none. The same copy again is the first one.
   std::optional<Checkpoint> copy(const std::string& from, const std::string& reader, Checkpoint to,
-                                 double now);
+                                 ModelEntry run, double now);
+  /// conflict when the owner has `most` bytes of checkpoints already.
+  void check_checkpoint_bytes(const std::string& owner, int64_t most, double now) const;
 
   /// A number from 1 that no other client of the sampler has or will have; nothing when it is not the
   /// owner's.
@@ -143,6 +146,8 @@ class Store {
 
  private:
   void load();
+  template <class T>
+  void insert(const char* kind, const std::string& id, const T& entry);
   template <class T>
   void write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry);
 

@@ -48,20 +48,15 @@ std::vector<Note> Store::notes_of(const std::string& owner, const std::string& p
 void Store::add(const std::vector<Usage>& used) {
   if (used.empty()) return;
   const std::lock_guard writing(writing_);
-  db_.run("BEGIN");
-  try {
-    for (const Usage& u : used) {
-      Statement(db_,
-                "INSERT INTO usage VALUES(?, CAST(? AS REAL), ?, ?, ?, CAST(? AS INTEGER)) ON CONFLICT DO "
-                "UPDATE SET count = count + excluded.count",
-                {u.owner, sql_number(u.hour), u.session, u.base_model, u.kind, std::to_string(u.count)})
-          .row();
-    }
-    db_.run("COMMIT");
-  } catch (...) {
-    sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
-    throw;
+  Transaction transaction(db_);
+  for (const Usage& u : used) {
+    Statement(db_,
+              "INSERT INTO usage VALUES(?, CAST(? AS REAL), ?, ?, ?, CAST(? AS INTEGER)) ON CONFLICT DO "
+              "UPDATE SET count = count + excluded.count",
+              {u.owner, sql_number(u.hour), u.session, u.base_model, u.kind, std::to_string(u.count)})
+        .row();
   }
+  transaction.commit();
 }
 
 std::vector<Usage> Store::usage_of(const std::string& owner, double from, double to) {

@@ -332,10 +332,8 @@ void TinkerApi::create_model(Call& call) {
   // Sent again, the model is what it was at first.
   if (const auto known = store_.model(model.id, call.owner)) {
     model = *known;
-  } else if (const std::string over = refusal_of([&] { check_models(call); }); !over.empty()) {
-    op.refused = over;
   } else if (op.refused.empty()) {
-    store_.put(model);
+    check(op, [&] { put_new(call, model); });
   }
   op.args = {{"rank", model.shape.rank},
              {"seed", model.shape.seed},
@@ -394,10 +392,9 @@ void TinkerApi::save_weights(Call& call) {
   Operation op = model_operation(call, OpKind::kSaveWeights);
   check(op, [&] {
     const std::string name = text_or(call.body, "path", random_hex("weights-", 16));
-    check_name(name);
-    check_checkpoint_bytes(call);
     op.args = save_arguments(call.body, "weights", name);
     op.args["overwrite"] = bool_or(call.body, "overwrite", false);
+    check_checkpoint_bytes(call, op);
   });
   submit(call, std::move(op));
 }
@@ -414,9 +411,8 @@ void TinkerApi::save_weights_for_sampler(Call& call) {
       return;
     }
     const std::string name = need_text(call.body, "path");
-    check_name(name);
-    check_checkpoint_bytes(call);
     op.args = save_arguments(call.body, "sampler_weights", name);
+    check_checkpoint_bytes(call, op);
   });
   submit(call, std::move(op));
 }
@@ -448,9 +444,8 @@ void TinkerApi::load_weights(Call& call) {
       check_metadata(*metadata);
       model.user_metadata = *metadata;
     }
-    if (!store_.model(model.id, call.owner)) {
-      check(op, [&] { check_models(call); });
-      if (checkpoint && op.refused.empty()) store_.put(model);
+    if (op.refused.empty() && !store_.model(model.id, call.owner)) {
+      check(op, [&] { checkpoint ? put_new(call, model) : check_models(call); });
     }
   }
   reply["model_id"] = op.target;

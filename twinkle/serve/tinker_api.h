@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -145,7 +146,8 @@ class TinkerApi {
   void note(const Call& call, const char* event, const std::string& path, Json details = Json::object());
   // Limits of a key, told as errors of the operation: waiting does not help (tinker_limits.cpp).
   void check_models(const Call& call) const;
-  void check_checkpoint_bytes(const Call& call) const;
+  void put_new(const Call& call, const ModelEntry& model);
+  void check_checkpoint_bytes(const Call& call, Operation& op) const;
   bool is_base_model(const std::string& name) const;
   Session need_session(const Call& call);
 
@@ -158,6 +160,7 @@ class TinkerApi {
   After after_;
   AckWaits acks_;
   Downloads downloads_;
+  std::mutex making_;  // of models: each is counted before the next is allowed
 };
 
 }  // namespace twinkle::serve

@@ -62,13 +62,8 @@ void TinkerApi::copy_weights(Call& call) {
   if (token.empty()) token = text_or(call.body, "weights_access_token", "");
   const auto reader = token.empty() ? std::nullopt : credentials_.reader(token, core_.now());
   if (!token.empty() && !reader) throw invalid_argument("'weights_access_token' is no key of this server");
-  const auto copied = store_.copy(from, reader.value_or(call.owner), copy, core_.now());
+  const auto copied = store_.copy(from, reader.value_or(call.owner), copy, run, core_.now());
   if (!copied) throw not_found("there is no such checkpoint");
-  if (!store_.model(run.id, call.owner)) {
-    run.base_model = copied->base_model;
-    run.shape = copied->shape;
-    store_.put(run);
-  }
   note(call, "checkpoint_copy", copied->path(), {{"source", from}});
   call.respond(json_reply({{"tinker_path", copied->path()}}));
 }
@@ -108,8 +103,8 @@ void TinkerApi::archive(Call& call) {
 void TinkerApi::save_weights_external(Call& call) {
   Operation op = model_operation(call, OpKind::kSaveWeights);
   check(op, [&] {
-    check_checkpoint_bytes(call);
     op.args = save_arguments(call.body, "external_weights", need_text(call.body, "path"));
+    check_checkpoint_bytes(call, op);
     const Json* recipients = find(call.body, "age_encryption_recipients");
     if (recipients != nullptr && !recipients->empty()) {
       throw invalid_argument(

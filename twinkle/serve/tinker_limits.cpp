@@ -20,15 +20,18 @@ void TinkerApi::check_models(const Call& call) const {
   }
 }
 
-void TinkerApi::check_checkpoint_bytes(const Call& call) const {
+void TinkerApi::put_new(const Call& call, const ModelEntry& model) {
+  const std::lock_guard lock(making_);
+  check_models(call);
+  store_.put(model);
+}
+
+// Looked at again where the operation is carried out: saves that were sent together are not on the disk yet.
+void TinkerApi::check_checkpoint_bytes(const Call& call, Operation& op) const {
   const int64_t most = admission_.limits_of(call.key).checkpoint_bytes;
   if (most <= 0) return;
-  int64_t bytes = 0;
-  for (const auto& checkpoint : store_.checkpoints_of(call.owner, "", core_.now())) bytes += checkpoint.bytes;
-  if (bytes >= most) {
-    throw exhausted("[limit] this key may have " + std::to_string(most) + " bytes of checkpoints, and has " +
-                    std::to_string(bytes) + "; delete some");
-  }
+  op.args["most_checkpoint_bytes"] = most;
+  store_.check_checkpoint_bytes(call.owner, most, core_.now());
 }
 
 }  // namespace twinkle::serve
