@@ -436,6 +436,51 @@ TEST(Core, NeverWritesASnapshotOverAnother) {
   EXPECT_EQ(rig.weight(kAnn, b, 4), 90);
 }
 
+// The disk takes its time; nobody waits for it.
+TEST(Core, GoesOnWhileASnapshotIsWritten) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5), .snapshot_operations = 1});
+  const std::string m = rig.make_model(kAnn);
+  std::promise<void> begun, answered;
+  rig.seen().on_write = [&, first = true](const char* moment) mutable {
+    if (std::string_view(moment) != "begin" || !std::exchange(first, false)) return;
+    begun.set_value();
+    EXPECT_EQ(answered.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  };
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 2));
+  begun.get_future().wait();
+  rig.submit(Rig::call(kAnn, m, 3, {2}));
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"step":2.0}})");
+  EXPECT_EQ(rig.core().counts().snapshots, 0);
+  std::filesystem::copy(dir / "data", dir / "killed", std::filesystem::copy_options::recursive);
+  answered.set_value();
+  rig.reopen();
+  EXPECT_GT(std::distance(std::filesystem::directory_iterator(dir / "data/snapshots"), {}), 0);
+  EXPECT_EQ(rig.weight(kAnn, m, 5), 27.5);
+  Rig killed(dir / "killed");  // what the snapshot did not cover is carried out again
+  EXPECT_EQ(killed.weight(kAnn, m, 5), 27.5);
+}
+
+// A snapshot that the disk refused is tried again without another step.
+TEST(Core, TriesASnapshotAgain) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5),
+                         .snapshot_operations = 1,
+                         .upkeep_wait = std::chrono::milliseconds(20)});
+  const std::string m = rig.make_model(kAnn);
+  std::atomic<int> tries{0};
+  rig.seen().on_write = [&](const char*) {
+    if (++tries <= 3) throw exhausted("the disk is full");
+  };
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 2));
+  for (int i = 0; i < 400 && rig.core().counts().snapshots == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(rig.core().counts().snapshots, 1);
+  EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
+}
+
 // Snapshots bound the replay, and the log is written anew before it grows without end.
 TEST(Core, BoundsTheLog) {
   const test::TempDir dir;

@@ -17,8 +17,8 @@ class Rig {
 
   /// `failures`: so many calls of the engine's train() fail at first.
   explicit Rig(const std::string& dir, CoreOptions options = {.gap_wait = std::chrono::milliseconds(30)},
-               int failures = 0)
-      : dir_(dir), options_(std::move(options)) {
+               int failures = 0, LogDisk disk = LogDisk::system())
+      : dir_(dir), options_(std::move(options)), disk_(std::move(disk)) {
     seen_->failures = failures;
     options_.data_dir = dir_;
     make_directories(dir_);
@@ -121,12 +121,13 @@ class Rig {
  private:
   void open() {
     store_ = std::make_unique<Store>(dir_ + "/store.db");
-    core_ = std::make_unique<Core>(options_, *store_);
+    core_ = std::make_unique<Core>(options_, *store_, disk_);
     core_->start(std::make_unique<FakeEngine>(seen_));
   }
 
   std::string dir_;
   CoreOptions options_;
+  LogDisk disk_;
   std::shared_ptr<Seen> seen_ = std::make_shared<Seen>();
   std::unique_ptr<Store> store_;
   std::unique_ptr<Core> core_;

@@ -21,7 +21,8 @@ class FakeEngine : public Engine {
   struct Seen {
     std::mutex mutex;
     std::vector<std::string> train;  // "model:kind"
-    std::atomic<int> step_delay_ms{0}, failures{0};
+    std::atomic<int> step_delay_ms{0}, write_delay_ms{0}, failures{0};
+    std::function<void(const char* moment)> on_write;  // of a snapshot: "begin", "end"; null: nobody asks
   };
   explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {}
 
@@ -39,8 +40,17 @@ class FakeEngine : public Engine {
   void save_model(const std::string& model, const std::string& folder, bool optimizer) override {
     const Model& m = models_.at(model);
     if (optimizer && m.calls > 0) throw conflict("[save] there are gradients");
-    make_directories(folder);
-    write_file_atomic(folder + "/weights.json", Json{{"weight", m.weight}, {"steps", m.steps}}.dump());
+    write(m, folder);
+  }
+  std::function<void()> capture_model(const std::string& model, const std::string& folder) override {
+    const Model& m = models_.at(model);
+    if (m.calls > 0) throw conflict("[save] there are gradients");
+    return [m, folder, seen = seen_] {
+      if (seen->on_write) seen->on_write("begin");
+      std::this_thread::sleep_for(std::chrono::milliseconds(seen->write_delay_ms));
+      write(m, folder);
+      if (seen->on_write) seen->on_write("end");
+    };
   }
   std::vector<TrainDone> train(std::span<const TrainWork> work) override {
     if (seen_->failures > 0) {
@@ -114,6 +124,10 @@ class FakeEngine : public Engine {
     double weight = 0, gradient = 0;
     int64_t calls = 0, steps = 0;
   };
+  static void write(const Model& m, const std::string& folder) {
+    make_directories(folder);
+    write_file_atomic(folder + "/weights.json", Json{{"weight", m.weight}, {"steps", m.steps}}.dump());
+  }
   std::shared_ptr<Seen> seen_;
   EngineInfo info_{.context = 64, .max_rank = 64};
   std::map<std::string, Model> models_;

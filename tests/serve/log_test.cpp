@@ -5,6 +5,9 @@
 #include <atomic>
 #include <cerrno>
 #include <fstream>
+#include <future>
+#include <optional>
+#include <thread>
 
 #include "tests/temp_dir.h"
 #include "twinkle/core/error.h"
@@ -152,18 +155,116 @@ TEST(Log, RefusesAnotherFormat) {
   EXPECT_THROW(records_of(dir / "log"), Error);
 }
 
-TEST(Log, IsReplacedAsAWhole) {
+std::optional<std::string> only_b(std::string_view record) {
+  if (record == "long b") return "b";
+  return record == "b" ? std::optional<std::string>("b") : std::nullopt;
+}
+
+TEST(Log, IsWrittenAnewAsAWhole) {
   const test::TempDir dir;
   {
     Log log(dir / "log", [](std::string_view) {});
-    for (int i = 0; i < 100; ++i) log.append("old", nullptr);
+    for (int i = 0; i < 100; ++i) log.append(i == 50 ? "long b" : "a", nullptr);
+    log.append("b", nullptr);
     log.flush();
     const int64_t before = log.size_bytes();
-    log.replace({"a", "b"});
+    log.rewrite(only_b, [] { return "closing"; });
     EXPECT_LT(log.size_bytes(), before);
     log.append("c", nullptr);
   }
-  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"b", "b", "closing", "c"}));
+}
+
+// Appends go on, and each is in the new log once, whoever saw it.
+TEST(Log, LosesNothingThatIsAppendedWhileItIsWrittenAnew) {
+  const test::TempDir dir;
+  std::atomic<int> appended{0};
+  {
+    Log log(dir / "log", [](std::string_view) {});
+    std::atomic<bool> end{false};
+    std::thread others([&] {
+      for (; !end; ++appended) {
+        log.append("k" + std::to_string(appended), nullptr);
+        if (appended % 7 == 0) log.append(std::string(3000, 'd'), nullptr);
+        if (appended % 50 == 0) log.flush();
+      }
+    });
+    for (int i = 0; i < 10; ++i) {
+      log.rewrite(
+          [](std::string_view record) -> std::optional<std::string> {
+            if (record[0] != 'k') return std::nullopt;
+            return std::string(record);
+          },
+          [] { return "closing"; });
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    end = true;
+    others.join();
+  }
+  int next = 0;
+  for (const auto& record : records_of(dir / "log")) {
+    if (record[0] != 'k') continue;
+    EXPECT_EQ(record, "k" + std::to_string(next++));
+  }
+  EXPECT_EQ(next, appended);
+}
+
+// Nobody waits while the most of it is copied: here the disk does not go on until an append is durable.
+TEST(Log, AcknowledgesWhileItIsWrittenAnew) {
+  const test::TempDir dir;
+  LogDisk disk = LogDisk::system();
+  std::atomic<bool> rewriting{false};
+  std::promise<void> begun, durable;
+  disk.sync = [&, system = disk.sync](int fd) {
+    if (rewriting.exchange(false)) {
+      begun.set_value();
+      EXPECT_EQ(durable.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    }
+    return system(fd);
+  };
+  Log log(dir / "log", [](std::string_view) {}, disk);
+  for (int i = 0; i < 1000; ++i) log.append("b", nullptr);
+  log.flush();
+  std::thread other([&] {
+    begun.get_future().wait();
+    log.append("late", [&](std::exception_ptr) { durable.set_value(); });
+  });
+  rewriting = true;
+  log.rewrite(only_b, [] { return "closing"; });
+  other.join();
+  EXPECT_EQ(log.size_bytes(), static_cast<int64_t>(kFileHead + 1002 * kHead + 1000 + 7 + 4));
+}
+
+// A disk that fails at any of its steps leaves the log as it was.
+TEST(Log, StaysWhenItCanNotBeWrittenAnew) {
+  for (const std::string step : {"write", "sync", "rename"}) {
+    const test::TempDir dir;
+    {
+      LogDisk disk = LogDisk::system();
+      std::atomic<bool> full{false};
+      const auto fails = [&](const char* name) {
+        if (!full || step != name) return false;
+        errno = ENOSPC;
+        return true;
+      };
+      disk.write = [&, system = disk.write](int fd, const char* data, size_t size, int64_t at) -> long {
+        return fails("write") ? -1 : system(fd, data, size, at);
+      };
+      disk.sync = [&, system = disk.sync](int fd) { return fails("sync") ? -1 : system(fd); };
+      disk.rename = [&, system = disk.rename](const char* from, const char* to) {
+        return fails("rename") ? -1 : system(from, to);
+      };
+      Log log(dir / "log", [](std::string_view) {}, disk);
+      log.append("a", nullptr);
+      log.flush();
+      full = true;
+      EXPECT_THROW(log.rewrite(only_b, [] { return "closing"; }), Error) << step;
+      full = false;
+      log.append("c", [](std::exception_ptr error) { EXPECT_FALSE(error); });
+    }
+    EXPECT_FALSE(file_exists(dir / "log/log-00000002.new"));
+    EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"a", "c"})) << step;
+  }
 }
 
 // A new log that was not finished does not count.

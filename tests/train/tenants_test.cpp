@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include "tests/train/tenants_testing.h"
 
@@ -525,6 +526,27 @@ TEST(Tenants, CheckpointsOfOneAmongMany) {
   model.resume_from_checkpoint(dir / "checkpoint-step-1", false, t.name);
   EXPECT_EQ(state_of(model, t.name), expected);
   EXPECT_EQ(model.get_state_dict(t.name).size(), 5U * 7 * 2);
+}
+
+// Written by another thread, when the adapter has gone on and left.
+TEST(Tenants, ACapturedCheckpointIsThatOfItsMoment) {
+  TempDir dir;
+  const Tenant t = mixed_tenants()[1];
+  MultiLoraTransformersModel model(stories(), options(1));
+  set_up(model, t);
+  model.run(requests_of(t, 0));
+  EXPECT_NE(testing::message_of([&] { model.capture(dir / "early", t.name); }).find("save after a step"),
+            std::string::npos);
+  model.run(requests_of(t, 1));
+  model.save({.name = "saved", .output_dir = dir.path()}, t.name);
+  model.wait_for_save();
+  const auto write = model.capture(dir / "captured", t.name);
+  for (int64_t call = 2; call < 4; ++call) model.run(requests_of(t, call));
+  model.remove_adapter(t.name);
+  std::thread(write).join();
+  for (const std::string file :
+       {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json"})
+    EXPECT_EQ(read_file(dir / ("captured/" + file)), read_file(dir / ("saved/" + file))) << file;
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ Core::Core(CoreOptions options, Store& store, LogDisk disk) : options_(std::move
     };
   }
   if (!options_.monitor) options_.monitor = std::make_shared<Monitor>();
+  rewrite_at_ = options_.log_bytes;
   make_directories(options_.data_dir);
   // Places of a later start come behind those of an earlier one.
   next_place_ = static_cast<uint64_t>(std::max(0.0, now()) * 1e6) + 1;
@@ -43,6 +44,8 @@ Core::~Core() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+  files_.wait();
+  rewriting_.wait();
   log_.reset();
 }
 

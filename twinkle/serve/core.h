@@ -8,7 +8,8 @@
 //
 // State is the newest snapshot of each model and the log since. Opening reads the log; what was accepted and
 // not covered by a snapshot is queued again and carried out as before: same order, same bits. What has its
-// result already is carried out for its effect only.
+// result already is carried out for its effect only. Snapshots are written, and the log is written anew,
+// beside the work: the engine's thread only takes a copy of the model.
 //
 // submit(), wait() and the like may be called from any thread; callbacks come from any thread and must not
 // block.
@@ -24,6 +25,7 @@
 #include <unordered_map>
 #include <variant>
 
+#include "twinkle/serve/background.h"
 #include "twinkle/serve/log.h"
 #include "twinkle/serve/model_queue.h"
 #include "twinkle/serve/monitor.h"
@@ -33,18 +35,19 @@ namespace twinkle::serve {
 
 struct CoreOptions {
   std::string data_dir;
-  std::chrono::milliseconds gap_wait{250};  // for a number that is missing
-  int64_t snapshot_operations = 64;         // of a model between two snapshots
-  int64_t snapshot_bytes = 16 << 20;        // of their bodies
-  int64_t log_bytes = 256 << 20;            // the log is written anew when it is larger
-  double result_seconds = 3600;             // results are kept so long
-  int64_t result_bytes = int64_t{1} << 30;  // of all results; the oldest go first
-  int64_t owner_operations = 20000;         // that wait, of one owner; more are refused
-  int64_t owner_bytes = int64_t{1} << 30;   // with their arguments
-  int64_t total_bytes = int64_t{4} << 30;   // of all owners
-  double session_seconds = 12 * 3600;       // without a word; then its samplers end
-  int64_t turn_bytes = 4 << 20;             // of calls of one model in one turn
-  size_t sampler_weights = 64;              // versions in memory
+  std::chrono::milliseconds gap_wait{250};      // for a number that is missing
+  int64_t snapshot_operations = 64;             // of a model between two snapshots
+  int64_t snapshot_bytes = 16 << 20;            // of their bodies
+  int64_t log_bytes = 256 << 20;                // the log is written anew when it is larger
+  double result_seconds = 3600;                 // results are kept so long
+  int64_t result_bytes = int64_t{1} << 30;      // of all results; the oldest go first
+  int64_t owner_operations = 20000;             // that wait, of one owner; more are refused
+  int64_t owner_bytes = int64_t{1} << 30;       // with their arguments
+  int64_t total_bytes = int64_t{4} << 30;       // of all owners
+  double session_seconds = 12 * 3600;           // without a word; then its samplers end
+  int64_t turn_bytes = 4 << 20;                 // of calls of one model in one turn
+  std::chrono::milliseconds upkeep_wait{1000};  // between two looks at what is over
+  size_t sampler_weights = 64;                  // versions in memory
   size_t samples_in_flight = 4096;
   std::function<double()> now;                                // seconds since 1970; null: the clock
   std::function<int64_t(const std::string& owner)> priority;  // 1 to 100; null: all the same
@@ -140,15 +143,20 @@ class Core {
   struct Snapshot {
     std::string folder;
     int64_t closed = -1;
-    bool unloaded = false;  // the model is gone: its client said so
+    bool unloaded = false;    // the model is gone: its client said so
+    uint64_t number() const;  // of the folder; later ones are larger
+    std::string record(const std::string& model) const;
+    static Snapshot from(const Json& head);  // of the record
   };
   struct Model {
     explicit Model(std::chrono::milliseconds gap_wait, int64_t closed) : queue(gap_wait, closed) {}
     ModelQueue queue;
     std::string owner;
-    Snapshot snapshot;
+    Snapshot snapshot;                  // the newest that is durable
+    bool being_written = false;         // there is one that is not yet
+    bool wanted = false;                // soon, whatever was carried out since
     std::deque<FuturePtr> kept;         // operations since the snapshot
-    int64_t operations = 0, bytes = 0;  // carried out since the snapshot
+    int64_t operations = 0, bytes = 0;  // the thread's own: carried out since the last one was taken
   };
   struct OwnerLoad {
     int64_t operations = 0, bytes = 0;
@@ -157,6 +165,7 @@ class Core {
     std::string id;
     Model* model = nullptr;
     ModelQueue::Turn ready;
+    bool snapshot = false;  // behind the step
   };
   struct AnyWaiter {
     std::string sampler;
@@ -165,20 +174,29 @@ class Core {
     OnCompletions on_any;
   };
 
-  // Opening and keeping (core_state.cpp).
+  // Opening and keeping (core_state.cpp, core_snapshots.cpp).
   struct Recovered;
   void recover(LogDisk disk);
   void read_record(Recovered& found, std::string_view record);
   void requeue(Recovered& found);
   void remove_stray_snapshots();
-  void take_snapshot(const std::string& id, Model& model, bool unloaded = false);
+  bool can_snapshot(const Model& model) const;
+  bool snapshot_is_due(const Model& model) const;
+  void take_snapshot(const std::string& id, Model& model);
+  void note_unloaded(const std::string& id, const Model& model);
+  void record_snapshot(const std::string& id, const Snapshot& snapshot);
+  void snapshot_written(const std::string& id, const Snapshot& snapshot, const std::exception_ptr& error);
+  void snapshot_failed(const std::string& id, const Snapshot& snapshot);
+  void take_wanted_snapshots();
   void snapshot_all();
+  void remove_folder(const std::string& folder);
   void housekeeping();
   void end_samplers();
   void remove_dead_checkpoints();
   bool replays_a_load() const;
   void drop_ended_now();
   void rewrite_log();
+  class Needed;
   void forget(const FuturePtr& future);
   std::string path(const std::string& folder) const { return options_.data_dir + "/" + folder; }
 
@@ -257,6 +275,8 @@ class Core {
   std::chrono::steady_clock::time_point last_housekeeping_{};
   std::chrono::steady_clock::duration train_time_{};
 
+  std::atomic<int64_t> rewrite_at_{0};  // the log's size
+  Background files_{"snapshot"}, rewriting_{"log"};
   std::unique_ptr<Log> log_;  // its callbacks use the above: it goes first
   std::thread thread_;
 };

@@ -52,7 +52,7 @@ void Core::run() {
     std::unique_lock lock(mutex_);
     if (stopping_) break;
     if (busy || !samples_.empty()) continue;
-    auto until = Clock::now() + std::chrono::seconds(1);
+    auto until = Clock::now() + options_.upkeep_wait;
     for (const auto& [id, model] : models_) {
       if (const auto at = model->queue.ready_at()) until = std::min(until, *at);
     }
@@ -121,9 +121,13 @@ bool Core::train_round() {
 // The model's weights are with the engine; if they were only in a snapshot they are loaded.
 void Core::make_resident(const Turn& turn) {
   if (engine_->has_model(turn.id)) return;
-  if (turn.model->snapshot.folder.empty())
-    throw not_found("[model] this model does not exist: its creation failed");
-  within_data([&] { engine_->load_model(turn.id, path(turn.model->snapshot.folder), true); });
+  std::string folder;
+  {
+    const std::lock_guard lock(mutex_);
+    folder = turn.model->snapshot.folder;
+  }
+  if (folder.empty()) throw not_found("[model] this model does not exist: its creation failed");
+  within_data([&] { engine_->load_model(turn.id, path(folder), true); });
 }
 
 void Core::carry_out_alone(Turn& turn) {
@@ -159,12 +163,13 @@ void Core::carry_out_alone(Turn& turn) {
   } catch (...) {
     return finish(op, failure_of(caught_error("server")));
   }
-  if (op->kind != OpKind::kLoadWeights && op->kind != OpKind::kUnload) return;
-  try {  // a checkpoint may go; what was loaded from it must not need it again
-    take_snapshot(turn.id, *turn.model, op->kind == OpKind::kUnload);
-  } catch (...) {
-    std::fprintf(stderr, "snapshot: %s\n", caught_error("server").what());
+  if (op->kind == OpKind::kUnload) note_unloaded(turn.id, *turn.model);
+  if (op->kind != OpKind::kLoadWeights) return;
+  {  // its checkpoint may go; what was loaded from it must not need it again
+    const std::lock_guard lock(mutex_);
+    turn.model->wanted = true;
   }
+  if (snapshot_is_due(*turn.model)) take_snapshot(turn.id, *turn.model);
 }
 
 Json Core::create_model(const Operation& op) {
@@ -338,22 +343,14 @@ void Core::run_merged(std::vector<Turn>& turns) {
     }
     if (turn.ready.barrier) before_step(turn);
     // A snapshot has no gradients, so it is taken between the step and the calls behind it.
-    Model& model = *turn.model;
-    const bool snapshot = turn.ready.barrier && (model.operations >= options_.snapshot_operations ||
-                                                 model.bytes >= options_.snapshot_bytes);
+    turn.snapshot = turn.ready.barrier && snapshot_is_due(*turn.model);
     if (turn.ready.barrier) now.emplace_back(&turn, turn.ready.barrier);
-    for (const auto& op : turn.ready.calls) (snapshot ? after_snapshot : now).emplace_back(&turn, op);
+    for (const auto& op : turn.ready.calls) (turn.snapshot ? after_snapshot : now).emplace_back(&turn, op);
   }
   run_works(now);
   for (auto& turn : turns) {
-    Model& model = *turn.model;
-    if (!turn.ready.barrier || model.queue.has_pending()) continue;
-    if (model.operations < options_.snapshot_operations && model.bytes < options_.snapshot_bytes) continue;
-    try {
-      take_snapshot(turn.id, model);
-    } catch (...) {  // the log has it all; the next step tries again
-      std::fprintf(stderr, "snapshot: %s\n", caught_error("server").what());
-    }
+    if (!turn.ready.barrier || turn.model->queue.has_pending()) continue;
+    if (turn.snapshot || snapshot_is_due(*turn.model)) take_snapshot(turn.id, *turn.model);
   }
   run_works(after_snapshot);
 }

@@ -1,6 +1,5 @@
-// Opening: the log becomes queues again. Keeping: snapshots, expiry, a log that does not grow for ever.
+// Opening: the log becomes queues again. Keeping: what is over goes.
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <set>
 
@@ -10,15 +9,6 @@
 namespace twinkle::serve {
 
 namespace fs = std::filesystem;
-
-namespace {
-std::string snapshot_record(const std::string& model, const std::string& folder, int64_t closed,
-                            bool unloaded) {
-  Json head = {{"record", "snapshot"}, {"model", model}, {"folder", folder}, {"closed", closed}};
-  if (unloaded) head["unloaded"] = true;
-  return join_record(head, "");
-}
-}  // namespace
 
 // Opening.
 
@@ -49,13 +39,10 @@ void Core::read_record(Recovered& found, std::string_view record) {
     future->second->result = std::make_shared<const Result>(result_from(head, body));
     future->second->done = now();
   } else if (kind == "snapshot") {
-    const std::string folder = head.at("folder");
+    Snapshot& snapshot = found.snapshots[head.at("model")];
+    snapshot = Snapshot::from(head);
     // Its number is not given again: another snapshot would be written over it.
-    uint64_t number = 0;
-    std::from_chars(folder.data() + folder.rfind('/') + 1, folder.data() + folder.size(), number);
-    next_id_ = std::max(next_id_, number + 1);
-    found.snapshots[head.at("model")] = {
-        .folder = folder, .closed = head.at("closed"), .unloaded = head.value("unloaded", false)};
+    next_id_ = std::max(next_id_, snapshot.number() + 1);
   } else if (kind == "next") {
     next_id_ = std::max(next_id_, head.at("id").get<uint64_t>());
   } else {
@@ -153,60 +140,6 @@ void Core::remove_stray_snapshots() {
   }
 }
 
-// Snapshots.
-
-// The model has no gradients: everything up to its last barrier is in its weights and its optimizer.
-// `unloaded`: it is gone, and that is what a start finds.
-void Core::take_snapshot(const std::string& id, Model& model, bool unloaded) {
-  if (lost_.contains(id)) return;  // the log can still bring it back
-  const int64_t closed = model.queue.closed();
-  std::string folder;
-  if (!unloaded) {
-    uint64_t number = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      number = next_id_++;
-    }
-    folder = "snapshots/" + std::to_string(number);
-    engine_->save_model(id, path(folder), true);
-  }
-  const std::string old = model.snapshot.folder;
-  {
-    const std::lock_guard lock(mutex_);
-    model.snapshot = {.folder = folder, .closed = closed, .unloaded = unloaded};
-    model.operations = model.bytes = 0;
-    std::erase_if(model.kept, [&](const FuturePtr& future) {
-      if (future->head.seq > closed || !future->result) return false;
-      future->op.reset();
-      if (!futures_.contains(future->head.request_id))
-        by_number_.erase(number_key(future->head.target, future->head.seq));
-      return true;
-    });
-    ++counts_.snapshots;
-  }
-  log_->append(snapshot_record(id, model.snapshot.folder, closed, unloaded),
-               [old = old.empty() ? std::string() : path(old)](std::exception_ptr error) {
-                 std::error_code ignored;
-                 if (!error && !old.empty()) fs::remove_all(old, ignored);
-               });
-}
-
-void Core::snapshot_all() {
-  std::vector<std::pair<std::string, Model*>> models;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, model] : models_) models.emplace_back(id, model.get());
-  }
-  for (const auto& [id, model] : models) {
-    if (model->operations == 0 || model->queue.has_pending() || !model->queue.spoiled().empty()) continue;
-    try {
-      take_snapshot(id, *model);
-    } catch (const std::exception& e) {  // the log has it all
-      std::fprintf(stderr, "snapshot: %s\n", e.what());
-    }
-  }
-}
-
 // Keeping.
 
 void Core::forget(const FuturePtr& future) {
@@ -222,10 +155,9 @@ void Core::forget(const FuturePtr& future) {
 
 void Core::housekeeping() {
   const auto moment = std::chrono::steady_clock::now();
-  if (moment - last_housekeeping_ < std::chrono::seconds(1)) return;
+  if (moment - last_housekeeping_ < options_.upkeep_wait) return;
   last_housekeeping_ = moment;
   if (drop_ended_.exchange(false)) drop_ended_now();
-  bool large = false;
   {
     const std::lock_guard lock(mutex_);
     while (!by_age_.empty() && (by_age_.begin()->first + options_.result_seconds < now() ||
@@ -236,11 +168,11 @@ void Core::housekeeping() {
       }
       by_age_.erase(by_age_.begin());
     }
-    large = log_->size_bytes() > options_.log_bytes;
   }
   end_samplers();
   remove_dead_checkpoints();
-  if (large) rewrite_log();
+  take_wanted_snapshots();
+  if (log_->size_bytes() > rewrite_at_ && rewriting_.size() == 0) rewriting_.add([this] { rewrite_log(); });
   write_usage();  // last: on a full disk the others make room
 }
 
@@ -282,11 +214,10 @@ void Core::drop_ended_now() {
       it = models_.erase(it);
     }
   }
-  std::error_code ignored;
   for (const auto& [model, folder] : gone) {
     engine_->remove_model(model);
     options_.monitor->forget_model(model);
-    if (!folder.empty()) fs::remove_all(path(folder), ignored);
+    remove_folder(folder);
   }
   sweep_ = true;
 }
@@ -296,7 +227,6 @@ void Core::drop_ended_now() {
 void Core::remove_dead_checkpoints() {
   const auto expired = store_.expired_checkpoints(now());
   if ((expired.empty() && !sweep_) || replays_a_load()) return;
-  log_->flush();  // what was loaded from them is in a snapshot by now
   for (const auto& checkpoint : expired) store_.remove(checkpoint);
   std::error_code ignored;
   const auto used = store_.folders();
@@ -305,7 +235,7 @@ void Core::remove_dead_checkpoints() {
       const std::string folder = room + ("/" + entry.path().filename().string());
       if (used.contains(folder)) continue;
       if (weights_used_.erase(folder) > 0) engine_->remove_weights(folder);
-      fs::remove_all(entry.path(), ignored);
+      remove_folder(folder);
     }
   }
   sweep_ = false;
@@ -321,34 +251,6 @@ bool Core::replays_a_load() const {
              !(future->result && future->result->failed());
     });
   });
-}
-
-// Only what a start still needs: results that are kept, operations that no snapshot covers.
-void Core::rewrite_log() {
-  log_->flush();  // a result that is on its way would be in neither log
-  const std::lock_guard lock(mutex_);
-  std::vector<std::string> records = {join_record({{"record", "next"}, {"id", next_id_}}, "")};
-  for (const auto& [id, model] : models_) {
-    const Snapshot& snapshot = model->snapshot;
-    if (snapshot.folder.empty() && !snapshot.unloaded) continue;
-    records.push_back(snapshot_record(id, snapshot.folder, snapshot.closed, snapshot.unloaded));
-  }
-  std::map<uint64_t, FuturePtr> in_order;
-  for (const auto& [id, future] : futures_) in_order[future->head.id] = future;
-  // An operation whose result has expired may still be needed for its effect.
-  for (const auto& [id, model] : models_) {
-    for (const auto& future : model->kept) in_order[future->head.id] = future;
-  }
-  for (const auto& [id, future] : in_order) {
-    records.push_back(future->op ? operation_record(*future->op, false)
-                                 : operation_record(future->head, true));
-    if (future->result) records.push_back(result_record(future->head.request_id, *future->result));
-  }
-  try {
-    log_->replace(records);
-  } catch (const std::exception& e) {  // the old one stays
-    std::fprintf(stderr, "log: %s\n", e.what());
-  }
 }
 
 }  // namespace twinkle::serve

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -164,6 +165,9 @@ class Engine {
   /// Writes a folder that appears whole or not at all; an existing one is replaced. `optimizer`: also its
   /// state, which needs a model without gradients (kDiscard).
   virtual void save_model(const std::string& model, const std::string& folder, bool optimizer) = 0;
+  /// The whole model as it is now, without gradients; what is returned writes it, as save_model() does, once
+  /// and from any thread, whatever becomes of the model meanwhile.
+  virtual std::function<void()> capture_model(const std::string& model, const std::string& folder) = 0;
   /// Carries out work of many models, in shared passes where it fits; one model's in the given order. One
   /// result each. A model's works hold at most one step, which is first. After a step, failed or not, the
   /// model has no gradients.

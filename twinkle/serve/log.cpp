@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "twinkle/core/crc32c.h"
 #include "twinkle/core/file_errors.h"
@@ -24,6 +25,9 @@ constexpr std::string_view kHeader("TWKLLOG2", 8);  // the last letter is the ve
 constexpr uint32_t kMagic = 0x52574c47;
 constexpr int64_t kMostBytes = int64_t{1} << 30;  // of one record
 constexpr std::string_view kFilePrefix = "log-", kNew = ".new";
+// Of a new log: what is copied while nobody may append, if the disk is faster than those who do; how often
+// that is tried; and what is written at once.
+constexpr int64_t kLastPiece = 256 << 10, kRounds = 20, kWriteBytes = 1 << 20;
 
 // Little-endian, as every machine this runs on.
 struct RecordHead {
@@ -39,6 +43,17 @@ uint32_t crc_of(const RecordHead& head, std::string_view payload) {
 
 [[noreturn]] void disk_failed(const std::string& what, int error) {
   throw file_error("[log] cannot " + what, error);
+}
+
+std::string framed(std::string_view payload, int64_t offset, int64_t durable) {
+  RecordHead head{.magic = kMagic,
+                  .crc = 0,
+                  .length = payload.size(),
+                  .offset = static_cast<uint64_t>(offset),
+                  .durable = static_cast<uint64_t>(durable)};
+  head.crc = crc_of(head, payload);
+  std::string out(reinterpret_cast<const char*>(&head), sizeof(head));
+  return out.append(payload);
 }
 
 // The whole record at `at`, if there is one.
@@ -63,13 +78,104 @@ int open_file(const std::string& path, int flags) {
   return fd;
 }
 
+// Closes a file.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor() { reset(-1); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_;
+};
+
+void write_at(const LogDisk& disk, int fd, std::string_view bytes, int64_t offset) {
+  while (!bytes.empty()) {
+    const long n = disk.write(fd, bytes.data(), bytes.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) disk_failed("write", n < 0 ? errno : ENOSPC);
+    bytes.remove_prefix(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
+// A new file that nobody has heard of. Its records vouch for nothing: it is durable as a whole.
+class NewFile {
+ public:
+  NewFile(const LogDisk& disk, std::string path, std::string old)
+      : disk_(disk),
+        path_(std::move(path)),
+        old_(std::move(old)),
+        buffer_(kHeader),
+        fd_(open_file(path_, O_RDWR | O_CREAT | O_TRUNC)) {}
+  ~NewFile() {
+    if (fd_.get() >= 0) ::unlink(path_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void add(std::string_view payload) {
+    buffer_ += framed(payload, end(), static_cast<int64_t>(kHeader.size()));
+    if (static_cast<int64_t>(buffer_.size()) >= kWriteBytes) write();
+  }
+  // The records of the old file up to `until`.
+  void take(int64_t until, const Log::Keep& keep) {
+    if (read_ >= until) return;
+    const MappedFile map(old_);
+    const std::string_view file = map.text().substr(0, static_cast<size_t>(until));
+    RecordHead head;
+    std::string_view payload;
+    while (read_ < until) {
+      if (!read_record(file, static_cast<size_t>(read_), head, payload))
+        throw unavailable("[log] '" + old_ + "' is damaged at byte " + std::to_string(read_) +
+                          ", so it is not written anew");
+      read_ += static_cast<int64_t>(sizeof(head) + payload.size());
+      if (payload.empty()) continue;
+      if (!keep) {
+        add(payload);
+      } else if (const auto kept = keep(payload)) {
+        add(*kept);
+      }
+    }
+  }
+  void sync() {
+    write();
+    if (disk_.sync(fd_.get()) != 0) disk_failed("make the new file durable", errno);
+  }
+  int64_t read() const { return read_; }
+  int64_t end() const { return written_ + static_cast<int64_t>(buffer_.size()); }
+  int release() { return fd_.release(); }
+
+ private:
+  void write() {
+    write_at(disk_, fd_.get(), buffer_, written_);
+    written_ = end();
+    buffer_.clear();
+  }
+
+  const LogDisk& disk_;
+  std::string path_, old_, buffer_;
+  Descriptor fd_;
+  int64_t written_ = 0, read_ = static_cast<int64_t>(kHeader.size());
+};
+
 }  // namespace
 
 LogDisk LogDisk::system() {
   return {.write = [](int fd, const char* data, size_t size, int64_t offset) -> long {
             return ::pwrite(fd, data, size, offset);
           },
-          .sync = [](int fd) { return ::fdatasync(fd); }};
+          .sync = [](int fd) { return ::fdatasync(fd); },
+          .sync_folder = [](int fd) { return ::fsync(fd); },
+          .rename = [](const char* from, const char* to) { return ::rename(from, to); },
+          .remove = [](const char* path) { return ::unlink(path); }};
 }
 
 Log::Log(const std::string& folder, const std::function<void(std::string_view)>& on_record, LogDisk disk)
@@ -89,7 +195,7 @@ Log::~Log() {
   thread_.join();
   try {  // vouches for all before it
     if (!broken_ && durable_ == end_) {
-      write_at(fd_, framed("", end_), end_);
+      write_at(disk_, fd_, framed("", end_, durable_), end_);
       disk_.sync(fd_);
     }
   } catch (const std::exception&) {  // nothing is lost without it
@@ -156,27 +262,6 @@ int64_t Log::read_all(const std::string& path, const std::function<void(std::str
 
 // Writing.
 
-std::string Log::framed(std::string_view payload, int64_t offset) const {
-  RecordHead head{.magic = kMagic,
-                  .crc = 0,
-                  .length = payload.size(),
-                  .offset = static_cast<uint64_t>(offset),
-                  .durable = static_cast<uint64_t>(durable_)};
-  head.crc = crc_of(head, payload);
-  std::string out(reinterpret_cast<const char*>(&head), sizeof(head));
-  return out.append(payload);
-}
-
-void Log::write_at(int fd, std::string_view bytes, int64_t offset) {
-  while (!bytes.empty()) {
-    const long n = disk_.write(fd, bytes.data(), bytes.size(), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) disk_failed("write", n < 0 ? errno : ENOSPC);
-    bytes.remove_prefix(static_cast<size_t>(n));
-    offset += n;
-  }
-}
-
 void Log::append(std::string payload, OnDurable on_durable, bool must) {
   if (payload.empty() || static_cast<int64_t>(payload.size()) > kMostBytes)
     throw internal_error("[log] a record of " + std::to_string(payload.size()) + " bytes");
@@ -225,7 +310,7 @@ void Log::write_batch(std::vector<Pending>& batch) {
     for (size_t i = 0; i < batch.size(); ++i) {
       if ((errors[i] = broken_)) continue;
       try {
-        write_at(fd_, framed(batch[i].payload, end_), end_);
+        write_at(disk_, fd_, framed(batch[i].payload, end_, durable_), end_);
         end_ += static_cast<int64_t>(sizeof(RecordHead) + batch[i].payload.size());
       } catch (...) {
         errors[i] = std::current_exception();
@@ -252,44 +337,51 @@ void Log::write_batch(std::vector<Pending>& batch) {
   }
 }
 
-void Log::replace(const std::vector<std::string>& payloads) {
-  const std::lock_guard file(file_mutex_);
-  if (broken_) std::rethrow_exception(broken_);
-  const std::string path = path_of(folder_, number_ + 1), fresh = path + std::string(kNew);
-  const int fd = open_file(fresh, O_RDWR | O_CREAT | O_TRUNC);
-  auto end = static_cast<int64_t>(kHeader.size());
-  const int64_t before = durable_;
-  durable_ = end;  // what the new records vouch for
-  int folder = -1;
-  bool renamed = false;
-  try {
-    folder = open_file(folder_, O_RDONLY | O_DIRECTORY);  // what can fail comes before the new name
-    write_at(fd, kHeader, 0);
-    for (const auto& payload : payloads) {
-      write_at(fd, framed(payload, end), end);
-      end += static_cast<int64_t>(sizeof(RecordHead) + payload.size());
+// Writing anew.
+
+void Log::rewrite(const Keep& keep, const std::function<std::string()>& closing) {
+  const std::string old = path_of(folder_, number_), path = path_of(folder_, number_ + 1),
+                    fresh = path + std::string(kNew);
+  NewFile copy(disk_, fresh, old);
+  const Descriptor folder(
+      open_file(folder_, O_RDONLY | O_DIRECTORY));  // what can fail comes before the new name
+  for (int64_t round = 0; round < kRounds; ++round) {
+    int64_t until = 0;
+    {
+      const std::lock_guard file(file_mutex_);
+      if (broken_) std::rethrow_exception(broken_);
+      until = durable_;
     }
-    if (disk_.sync(fd) != 0) disk_failed("make the new file durable", errno);
-    if (::rename(fresh.c_str(), path.c_str()) != 0) disk_failed("name the new file", errno);
-    renamed = true;
-    if (::fsync(folder) != 0) disk_failed("make the new file durable", errno);
-    ::close(folder);
-  } catch (...) {
-    if (renamed)
-      broken_ = std::current_exception();  // a start takes the new file: nothing may go to the old one
-    if (folder >= 0) ::close(folder);
-    durable_ = before;
-    ::close(fd);
-    ::unlink(fresh.c_str());
-    throw;
+    if (round > 0 && until - copy.read() < kLastPiece) break;
+    copy.take(until, keep);
   }
-  ::close(fd_);
-  ::unlink(path_of(folder_, number_).c_str());
-  fd_ = fd;
-  ++number_;
-  end_ = durable_ = end;
-  const std::lock_guard lock(mutex_);
-  size_ = end_;
+  copy.add(closing());
+  copy.sync();  // most of it, before anybody has to wait
+  Descriptor before;
+  {
+    const std::lock_guard file(file_mutex_);
+    if (broken_) std::rethrow_exception(broken_);
+    copy.take(durable_, nullptr);
+    copy.sync();
+    if (disk_.rename(fresh.c_str(), path.c_str()) != 0) disk_failed("name the new file", errno);
+    before.reset(std::exchange(fd_, copy.release()));
+    ++number_;
+    end_ = durable_ = copy.end();
+    {
+      const std::lock_guard lock(mutex_);
+      size_ = end_;
+    }
+    if (disk_.sync_folder(folder.get()) != 0) {
+      // A start may take either file: nothing more goes to one of them.
+      try {
+        disk_failed("make the new file durable", errno);
+      } catch (...) {
+        broken_ = std::current_exception();
+        throw;
+      }
+    }
+  }
+  disk_.remove(old.c_str());
 }
 
 }  // namespace twinkle::serve

@@ -11,6 +11,10 @@
 // Nothing tells a torn last write from damage to the last group that was acknowledged, unless the log was
 // closed in order: close() leaves a record that vouches for all before it.
 //
+// It is written anew, without what nobody needs any more, beside the work: a second file grows, appends go on
+// into the first, and are held for a moment only, while the last of them are copied and the new file takes
+// over.
+//
 // An append that the disk refuses fails alone, and what it wrote is cut off again. After a failed fsync
 // nobody knows what the disk holds, so everything fails until the log is opened anew.
 #pragma once
@@ -20,6 +24,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -30,7 +35,10 @@ namespace twinkle::serve {
 /// What the log asks of the disk; tests put faults here. Each behaves as the system call.
 struct LogDisk {
   std::function<long(int fd, const char* data, size_t size, int64_t offset)> write;
-  std::function<int(int fd)> sync;
+  std::function<int(int fd)> sync;         // of a file's bytes
+  std::function<int(int fd)> sync_folder;  // of its names
+  std::function<int(const char* from, const char* to)> rename;
+  std::function<int(const char* path)> remove;
   static LogDisk system();
 };
 
@@ -52,9 +60,12 @@ class Log {
   void append(std::string payload, OnDurable on_durable, bool must = false);
   /// Waits for everything that was appended.
   void flush();
-  /// Replaces the log by a new one that begins with `payloads`. What is appended meanwhile comes after them.
-  /// The old log stays in force until the new one is durable; an error leaves it so.
-  void replace(const std::vector<std::string>& payloads);
+  /// What stands in a record's place: mostly itself, or nothing.
+  using Keep = std::function<std::optional<std::string>(std::string_view payload)>;
+  /// Writes the log anew. `keep` sees the records, oldest first, but for the last, which are taken as they
+  /// are; what `closing` gives comes behind those that it saw. The old log stays in force until the new one
+  /// is durable; an error leaves it so. By one thread at a time, while others append.
+  void rewrite(const Keep& keep, const std::function<std::string()>& closing);
   /// Of the file.
   int64_t size_bytes() const;
   /// Records that nobody was told of yet.
@@ -70,15 +81,13 @@ class Log {
   int64_t read_all(const std::string& path, const std::function<void(std::string_view)>& on_record);
   void run();
   void write_batch(std::vector<Pending>& batch);
-  std::string framed(std::string_view payload, int64_t offset) const;
-  void write_at(int fd, std::string_view bytes, int64_t offset);
 
   std::string folder_;
   LogDisk disk_;
   int64_t number_ = 0;  // of the file
   int fd_ = -1;
 
-  std::mutex file_mutex_;  // guards fd_ and the four below while the log is written or replaced
+  std::mutex file_mutex_;  // guards fd_ and the four below while the log is written, or a new one takes over
   int64_t end_ = 0;        // where the next record begins
   int64_t durable_ = 0;    // up to here the disk has it
   std::exception_ptr broken_;

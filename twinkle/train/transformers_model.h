@@ -137,6 +137,9 @@ class TransformersModel {
   /// `conflict` in the middle of an accumulation, or when a weight is not a usable number.
   std::optional<std::string> save(const CheckpointOptions& options = {},
                                   const std::string& adapter_name = "");
+  /// The checkpoint of an adapter as it is now, in memory of its own. Calling what is returned, once and from
+  /// any thread, writes it to `path`, whatever becomes of the adapter meanwhile. Errors as of save().
+  std::function<void()> capture(const std::string& path, const std::string& adapter_name = "");
   /// Waits for a checkpoint that is being written; its errors come out here.
   void wait_for_save();
   /// Whether every checkpoint that save() began is on the disk.
@@ -180,6 +183,7 @@ class TransformersModel {
   /// The group, ready to train: the memory it needs is there.
   TrainGroup& training_group(const std::string& adapter_name, const std::vector<InputFeature>& features);
   void load_weights(TrainGroup& group, const std::string& directory);
+  TrainerState state_to_save(TrainGroup& group, const CheckpointOptions& options);
   void save_full(const std::string& directory);
 
   std::string model_id_;

@@ -73,44 +73,67 @@ void TransformersModel::save_full(const std::string& directory) {
   if (!tokenizer_id().empty()) save_tokenizer_files(tokenizer_id(), directory);
 }
 
-std::optional<std::string> TransformersModel::save(const CheckpointOptions& options,
-                                                   const std::string& adapter_name) {
-  TrainGroup& g = group(adapter_name);
-  if (options.interval < 1)
-    throw invalid_argument("[save] interval must be >= 1, got " + std::to_string(options.interval));
+// Of a checkpoint that may be written now.
+TrainerState TransformersModel::state_to_save(TrainGroup& g, const CheckpointOptions& options) {
   if (g.pending_calls() > 0) {
     throw conflict("[save] " + std::to_string(g.pending_calls()) + " of " +
                    std::to_string(g.gradient_accumulation_steps()) +
                    " accumulated calls are pending; save after a step");
   }
-  if (g.cur_step() % options.interval != 0) return std::nullopt;
+  g.prepare();
+  if (const std::string bad = unusable_weight(g.trained()); !bad.empty()) {
+    throw conflict("[save] '" + bad + "' holds numbers that are not finite, or too large to compute with");
+  }
+  return {.kind = g.adapter() ? "lora" : "full",
+          .cur_step = g.cur_step(),
+          .gradient_accumulation_steps = g.gradient_accumulation_steps(),
+          .consumed_train_samples = options.consumed_train_samples,
+          .data_state = options.data_state,
+          .sequences_seen = g.sequences_seen(),
+          .tokens_seen = g.tokens_seen(),
+          .skipped_steps = g.skipped_steps(),
+          .schedule_position = g.schedule_position(),
+          .adapter_seed = g.adapter() ? g.adapter()->config().seed : 0,
+          .has_optimizer = options.save_optimizer,
+          .loss = g.loss_spec(),
+          .optimizer = g.optimizer_spec(),
+          .scheduler = g.scheduler_spec(),
+          .base_model = model_id_,
+          .isa = std::string(isa_name(active_isa())),
+          .manifest = manifest_};
+}
+
+namespace {
+
+// An adapter and its optimizer in memory of their own.
+struct AdapterCopy {
+  AdapterCopy(const Adapter& live, std::vector<Optimizer::StateTensor> state)
+      : adapter(live), optimizer(std::move(state)) {
+    make_own(adapter.modules(), adapter.saved_modules());
+    for (auto& entry : optimizer) entry.value = own_copy(entry.value.cpu());
+  }
+  void write(const std::string& path, const TrainerState& state) const {
+    write_checkpoint(path, state, optimizer, [&](const std::string& directory) { adapter.save(directory); });
+  }
+  Adapter adapter;
+  std::vector<Optimizer::StateTensor> optimizer;
+};
+
+}  // namespace
+
+std::optional<std::string> TransformersModel::save(const CheckpointOptions& options,
+                                                   const std::string& adapter_name) {
+  TrainGroup& g = group(adapter_name);
+  if (options.interval < 1)
+    throw invalid_argument("[save] interval must be >= 1, got " + std::to_string(options.interval));
+  if (g.pending_calls() == 0 && g.cur_step() % options.interval != 0) return std::nullopt;
   const std::string name =
       options.name.empty() ? "checkpoint-step-" + std::to_string(g.cur_step()) : options.name;
   if (name == "." || name == ".." || name.find('/') != std::string::npos ||
       name.find('\0') != std::string::npos || name.size() > 200) {
     throw invalid_argument("[save] name: '" + name + "' is not a plain file name");
   }
-  g.prepare();
-  if (const std::string bad = unusable_weight(g.trained()); !bad.empty()) {
-    throw conflict("[save] '" + bad + "' holds numbers that are not finite, or too large to compute with");
-  }
-  TrainerState state{.kind = g.adapter() ? "lora" : "full",
-                     .cur_step = g.cur_step(),
-                     .gradient_accumulation_steps = g.gradient_accumulation_steps(),
-                     .consumed_train_samples = options.consumed_train_samples,
-                     .data_state = options.data_state,
-                     .sequences_seen = g.sequences_seen(),
-                     .tokens_seen = g.tokens_seen(),
-                     .skipped_steps = g.skipped_steps(),
-                     .schedule_position = g.schedule_position(),
-                     .adapter_seed = g.adapter() ? g.adapter()->config().seed : 0,
-                     .has_optimizer = options.save_optimizer,
-                     .loss = g.loss_spec(),
-                     .optimizer = g.optimizer_spec(),
-                     .scheduler = g.scheduler_spec(),
-                     .base_model = model_id_,
-                     .isa = std::string(isa_name(active_isa())),
-                     .manifest = manifest_};
+  const TrainerState state = state_to_save(g, options);
   const std::string path = (fs::path(options.output_dir) / name).string();
   const auto optimizer =
       options.save_optimizer ? g.optimizer().state() : std::vector<Optimizer::StateTensor>();
@@ -122,16 +145,22 @@ std::optional<std::string> TransformersModel::save(const CheckpointOptions& opti
   }
   // The weights change only at the next step, which waits until the copies below are made.
   writer_.start([=, live = g.adapter()](const std::function<void()>& done_reading) {
-    Adapter adapter = *live;
-    make_own(adapter.modules(), adapter.saved_modules());
-    auto copies = optimizer;
-    for (auto& entry : copies) entry.value = own_copy(entry.value.cpu());
+    const AdapterCopy copy(*live, optimizer);
     done_reading();
-    write_checkpoint(path, state, copies, [&](const std::string& directory) { adapter.save(directory); });
+    copy.write(path, state);
     prune_checkpoints(options.output_dir, options.save_total_limit, path);
   });
   if (!options.background) writer_.wait();
   return path;
+}
+
+std::function<void()> TransformersModel::capture(const std::string& path, const std::string& adapter_name) {
+  TrainGroup& g = group(adapter_name);
+  if (!g.adapter()) throw invalid_argument("[save] only an adapter can be captured");
+  return [path, state = state_to_save(g, {}),
+          copy = std::make_shared<const AdapterCopy>(*g.adapter(), g.optimizer().state())] {
+    copy->write(path, state);
+  };
 }
 
 void TransformersModel::load_weights(TrainGroup& g, const std::string& directory) {

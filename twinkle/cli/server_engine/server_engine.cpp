@@ -133,6 +133,10 @@ class ServerEngine : public serve::Engine {
     write_checkpoint(folder, state, {}, [&](const std::string& at) { group.adapter()->save(at); });
   }
 
+  std::function<void()> capture_model(const std::string& model, const std::string& folder) override {
+    return model_.capture(folder, adapter_of(model));
+  }
+
   // Works run together up to where one has to wait: for a model's loss to change, or for what comes before
   // its gradients are forgotten.
   std::vector<serve::TrainDone> train(std::span<const serve::TrainWork> works) override {
