@@ -48,12 +48,14 @@ class Server:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 self.port = probe.getsockname()[1]
-        command = [self.program, "launch", "--json", "--model-id", stories(), "--data-dir", self.folder,
-                   "--port", str(self.port), "--api-key", KEY_ANN, "--api-key", KEY_BOB, *self.options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
+        self.process = subprocess.Popen(self.command_line(), stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
         first = json.loads(self.process.stdout.readline())
         assert first["event"] == "listening", first
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def command_line(self):
+        return [self.program, "launch", "--json", "--model-id", stories(), "--data-dir", self.folder,
+                "--port", str(self.port), "--api-key", KEY_ANN, "--api-key", KEY_BOB, *self.options]
 
     @property
     def url(self):

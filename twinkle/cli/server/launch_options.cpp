@@ -83,6 +83,14 @@ std::vector<ArgGroup> launch_groups() {
       whole_number("session_timeout", 86400, 0, 1e9,
                    "Seconds without a heartbeat or a request after which a session ends: what it saved "
                    "stays, its models leave the memory. Clients tell every 10 s. 0: never."),
+      whole_number(
+          "log_mb", 256, 1, 1 << 20,
+          "Size of the log of operations from which on it is written anew, without what nobody needs "
+          "any more."),
+      whole_number(
+          "snapshot_operations", 64, 1, 1e6,
+          "Operations of a model between two snapshots: with fewer, less is carried out again after a "
+          "crash."),
       path_option("access_log", nullptr,
                   "File for one JSON line a request (never a key, body or query); '-': stderr. It "
                   "becomes PATH.1 at 64 MiB."),
@@ -167,6 +175,8 @@ LaunchPlan launch_plan(const ParsedArgs& args) {
   }
   server.allowed_hosts = args.get_strings("allowed_host");
   server.session_timeout = static_cast<double>(args.get_int("session_timeout"));
+  server.core.log_bytes = args.get_int("log_mb") << 20;
+  server.core.snapshot_operations = args.get_int("snapshot_operations");
   if (args.has("access_log")) server.access_log = args.get_string("access_log");
   auto& names = server.tinker.model_names;
   names = args.get_strings("model_name");
