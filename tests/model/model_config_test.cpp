@@ -161,6 +161,13 @@ TEST(ModelConfig, FamiliesReadTheirOwnKeys) {
 
   const ModelConfig qwen3 = model_config_from_json(tiny("Qwen3ForCausalLM"), "x");
   EXPECT_EQ(qwen3.head_dim, 128);
+  for (const auto& [architecture, type] : {std::pair{"LlamaForCausalLM", "llama"},
+                                           {"MistralForCausalLM", "mistral"},
+                                           {"Qwen2ForCausalLM", "qwen2"},
+                                           {"Qwen3ForCausalLM", "qwen3"}}) {
+    const Json raw = with(tiny(architecture), {{"model_type", type}});
+    EXPECT_EQ(model_config_from_json(raw, "x").model_type, type);
+  }
   EXPECT_TRUE(qwen3.qk_norm && !qwen3.qkv_bias);
 }
 
@@ -220,12 +227,34 @@ TEST(ModelConfig, RefusesWhatIsWrongOrUnsupported) {
        with(tiny(), {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}})},
       {"'rope_parameters.partial_rotary_factor': partial rotary embeddings are not supported",
        with(tiny(), {{"rope_parameters", {{"partial_rotary_factor", 0.25}}}})},
+      {"'rope_scaling': {\"type\":\"linear\",\"factor\":2.0} contradicts 'rope_parameters': "
+       "{\"rope_type\":\"linear\",\"factor\":4.0}; keep the one that the model was trained with",
+       with(rope({{"type", "linear"}, {"factor", 2.0}}),
+            {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 4.0}}}})},
+      {"'rope_scaling': {\"rope_theta\":1000} contradicts 'rope_parameters': {\"rope_theta\":2000}",
+       with(rope({{"rope_theta", 1000}}), {{"rope_parameters", {{"rope_theta", 2000}}}})},
+      {"'model_type': 'qwen3' contradicts 'architectures': LlamaForCausalLM is of type 'llama'",
+       with(tiny(), {{"model_type", "qwen3"}})},
+      {"'model_type': 'qwen3_moe' contradicts 'architectures': Qwen3ForCausalLM is of type 'qwen3'",
+       with(tiny("Qwen3ForCausalLM"), {{"model_type", "qwen3_moe"}})},
   };
   for (const auto& c : cases) {
     const std::string message = refusal(c.raw),
                       expected = std::string("[config] x/config.json: ") + c.message;
     EXPECT_EQ(message.substr(0, expected.size()), expected);
   }
+}
+
+// Some tools write the old form and the new one.
+TEST(Rope, BothFormsMaySayTheSame) {
+  const auto rope = [](const Json& parameters, const Json& scaling) {
+    const Json both = {{"rope_theta", 5e5}, {"rope_parameters", parameters}, {"rope_scaling", scaling}};
+    return model_config_from_json(with(tiny(), both), "x").rope;
+  };
+  const Json linear = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 1e6}};
+  EXPECT_EQ(rope(linear, {{"type", "linear"}, {"factor", 2}}), rope(linear, nullptr));
+  EXPECT_EQ(rope(linear, linear).theta, 1e6);
+  EXPECT_EQ(rope({{"rope_type", "default"}}, Json::object()).theta, 5e5);
 }
 
 int64_t ulps(float a, float b) {

@@ -177,6 +177,12 @@ ModelConfig read_config(const Json& raw) {
   refuse_unsupported(reader, config.architecture);
 
   const auto family = Registry<ModelFamily>::create(config.architecture);
+  // transformers goes by the one or the other.
+  if (!config.model_type.empty() && config.model_type != family->model_type()) {
+    reader.fail("model_type", "'" + config.model_type +
+                                  "' contradicts 'architectures': " + config.architecture + " is of type '" +
+                                  std::string(family->model_type()) + "'");
+  }
   family->read(raw, config);
 
   if (config.head_dim == 0) {

@@ -22,6 +22,7 @@ struct RopeConfig {
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
   std::optional<double> attention_factor;                // yarn; default 0.1 ln(factor) + 1
   bool truncate = true;                                  // yarn: bounds rounded to whole dims
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct ModelConfig {
@@ -53,6 +54,8 @@ class ModelFamily {
  public:
   static constexpr std::string_view kKind = "model";
   virtual ~ModelFamily() = default;
+  /// What config.json calls the family beside the architecture: "llama".
+  virtual std::string_view model_type() const = 0;
   /// Fills what differs from the common keys; invalid_argument names what is unsupported.
   virtual void read(const Json& raw, ModelConfig& config) const = 0;
 };

@@ -86,25 +86,19 @@ std::vector<float> yarn(const RopeConfig& rope, int64_t dim) {
   return out;
 }
 
-}  // namespace
-
-RopeConfig read_rope(const Json& raw, const ModelConfig& config) {
-  const ConfigReader top(raw);
-  RopeConfig rope;
-  std::string key = "rope_parameters";
+// The section `key`; without a base of its own it takes `theta`.
+RopeConfig read_section(const ConfigReader& top, const std::string& key, double theta,
+                        const ModelConfig& config) {
   const Json* section = top.find(key);
-  if (section == nullptr) section = top.find(key = "rope_scaling");
-  if (section != nullptr && !section->is_object()) {
+  if (!section->is_object()) {
     top.fail(key, "expected an object, got " + std::string(json_type_name(*section)));
   }
-  rope.theta = positive(top, "rope_theta", 10000.0);
-  if (section == nullptr) return rope;
-
+  RopeConfig rope;
   const ConfigReader reader(*section, key + ".");
   for (const auto& [name, value] : section->items()) {
     if (value.is_object()) reader.fail(name, "rotary parameters by layer type are not supported");
   }
-  rope.theta = positive(reader, "rope_theta", rope.theta);
+  rope.theta = positive(reader, "rope_theta", theta);
   if (reader.number("partial_rotary_factor", 1.0) != 1.0) {
     reader.fail("partial_rotary_factor", "partial rotary embeddings are not supported");
   }
@@ -151,6 +145,24 @@ RopeConfig read_rope(const Json& raw, const ModelConfig& config) {
                                   ? yarn_mscale(rope.factor, mscale) / yarn_mscale(rope.factor, all_dim)
                                   : yarn_mscale(rope.factor, 1.0);
     }
+  }
+  return rope;
+}
+
+}  // namespace
+
+RopeConfig read_rope(const Json& raw, const ModelConfig& config) {
+  const ConfigReader top(raw);
+  const double theta = positive(top, "rope_theta", 10000.0);
+  const bool parameters = top.find("rope_parameters") != nullptr,
+             scaling = top.find("rope_scaling") != nullptr;
+  if (!parameters && !scaling) return {.theta = theta};
+  if (!parameters) return read_section(top, "rope_scaling", theta, config);
+  const RopeConfig rope = read_section(top, "rope_parameters", theta, config);
+  if (scaling && read_section(top, "rope_scaling", rope.theta, config) != rope) {
+    top.fail("rope_scaling", top.find("rope_scaling")->dump() +
+                                 " contradicts 'rope_parameters': " + top.find("rope_parameters")->dump() +
+                                 "; keep the one that the model was trained with");
   }
   return rope;
 }

@@ -8,7 +8,8 @@
 
 namespace twinkle {
 
-/// Reads and checks the keys; needs max_position and head_dim of `config`. invalid_argument "[config] ...".
+/// Reads and checks the keys; needs max_position and head_dim of `config`. Both forms may be there when they
+/// say the same. invalid_argument "[config] ...".
 RopeConfig read_rope(const Json& raw, const ModelConfig& config);
 
 /// Inverse frequencies [head_dim / 2] for a sequence of `length` tokens (only dynamic scaling looks at it),

@@ -8,6 +8,7 @@ namespace {
 
 class MistralFamily : public ModelFamily {
  public:
+  std::string_view model_type() const override { return "mistral"; }
   void read(const Json& raw, ModelConfig& config) const override {
     const ConfigReader reader(raw);
     config.max_position = reader.integer("max_position_embeddings", 4096 * 32);

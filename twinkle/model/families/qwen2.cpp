@@ -9,6 +9,7 @@ namespace {
 
 class Qwen2Family : public ModelFamily {
  public:
+  std::string_view model_type() const override { return "qwen2"; }
   void read(const Json& raw, ModelConfig& config) const override {
     const ConfigReader reader(raw);
     config.max_position = reader.integer("max_position_embeddings", 32768);
