@@ -69,6 +69,22 @@ TEST_P(Unusable, ABadStepIsUndoneWhereThatIsAskedFor) {
   EXPECT_EQ(hash_of(*model), hash_of(*other));
 }
 
+// Where a gradient is 0 the step is 0 / eps, whatever the learning rate.
+TEST_P(Unusable, AnEpsilonOfZeroIsNamed) {
+  const auto model = make_model({.full = GetParam()});
+  model->group().undo_bad_steps(true);
+  model->forward_backward(batch(0));
+  EXPECT_EQ(model->step({.eps = 0}).reason.find("step skipped: eps (adam_epsilon) 0.0 would make numbers of"),
+            0u);
+  model->zero_grad();
+  model->group().undo_bad_steps(false);
+  model->forward_backward(batch(0));
+  const std::string message = message_of([&] { model->step({.eps = 0}); });
+  EXPECT_EQ(message.find("[step] step 1 with eps (adam_epsilon) 0.0 made numbers of '"), 0u) << message;
+  EXPECT_TRUE(message.ends_with("go on from a checkpoint with an eps (adam_epsilon) above 0, such as 1e-8"))
+      << message;
+}
+
 TEST_P(Unusable, SkippedStepsAreCountedOverAResume) {
   TempDir dir;
   bool broken = false;

@@ -44,6 +44,13 @@ class Adam : public Optimizer {
            h.lr * (average + grad_norm) / correction / eps;
   }
 
+  // Where a gradient has always been 0, the step is 0 / eps.
+  Cause cause(const StepHyper& h) const override {
+    const double eps = h.overrides.eps.value_or(eps_);
+    if (static_cast<float>(eps) != 0) return Optimizer::cause(h);
+    return {"eps (adam_epsilon) " + Json(eps).dump(), "an eps (adam_epsilon) above 0, such as 1e-8"};
+  }
+
  protected:
   std::vector<std::string> slots() const override { return {"exp_avg", "exp_avg_sq"}; }
 

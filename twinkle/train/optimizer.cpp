@@ -108,6 +108,10 @@ double Optimizer::norm_after_step(const std::vector<TrainedTensor>& /*params*/, 
   return std::numeric_limits<double>::infinity();
 }
 
+Optimizer::Cause Optimizer::cause(const StepHyper& hyper) const {
+  return {"learning rate " + Json(hyper.lr).dump(), "a smaller learning rate"};
+}
+
 Optimizer::Saved Optimizer::save(const std::vector<TrainedTensor>& params) {
   attach(params);
   Saved saved{.steps = steps_};

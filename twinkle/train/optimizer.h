@@ -60,6 +60,11 @@ class Optimizer {
   /// infinity. `grad_norm`: of the gradient that is used, scaled. Reads weights and state once.
   virtual double norm_after_step(const std::vector<TrainedTensor>& params, const StepHyper& hyper,
                                  double grad_norm) const;
+  /// What to blame where a step makes numbers that are not finite, and what to go on with instead.
+  struct Cause {
+    std::string what, instead;
+  };
+  virtual Cause cause(const StepHyper& hyper) const;
   /// Weights, state and step count, to go back to.
   struct Saved {
     std::vector<at::Tensor> values, storage;

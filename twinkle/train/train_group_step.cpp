@@ -291,8 +291,8 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
   } else {
     if (before_update_) before_update_();
     auto params = trained();
-    const std::string bad =
-        update(params, {.lr = result.lr, .grad_scale = clip_scale_ / divisor(), .overrides = overrides});
+    const StepHyper hyper{.lr = result.lr, .grad_scale = clip_scale_ / divisor(), .overrides = overrides};
+    const std::string bad = update(params, hyper);
     if (shared_.live == train_call_.get()) shared_.live = nullptr;  // a forward with the weights before
     result.stepped = bad.empty();
     result.step = cur_step();
@@ -300,8 +300,7 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
     if (!bad.empty()) {
       result.skipped = true;
       ++skipped_steps_;
-      result.reason = "step skipped: learning rate " + Json(result.lr).dump() + " would make numbers of '" +
-                      bad +
+      result.reason = "step skipped: " + optimizer().cause(hyper).what + " would make numbers of '" + bad +
                       "' that are not finite, or too large to compute with; weights, optimizer and step "
                       "count are as before";
     }
@@ -312,10 +311,12 @@ StepResult TrainGroup::step(const StepOverrides& overrides) {
   // update() sees to that itself where it undoes such steps.
   if (const std::string bad = result.stepped && !undo_bad_steps_ ? unusable_weight(trained()) : "";
       !bad.empty()) {
-    throw invalid_argument("[step] step " + std::to_string(result.step) + " with learning rate " +
-                           Json(result.lr).dump() + " made numbers of '" + bad +
+    const auto [what, instead] = optimizer().cause({.lr = result.lr, .overrides = overrides});
+    throw invalid_argument("[step] step " + std::to_string(result.step) + " with " + what +
+                           " made numbers of '" + bad +
                            "' that are not finite, or too large to compute with: these weights are lost; "
-                           "go on from a checkpoint with a smaller learning rate");
+                           "go on from a checkpoint with " +
+                           instead);
   }
   return result;
 }
