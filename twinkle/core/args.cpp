@@ -64,8 +64,12 @@ Json cast_number(const ParamSpec& spec, ParamType type, std::string_view text, s
   if (digits.starts_with('+')) digits.remove_prefix(1);
   const char *begin = digits.data(), *end = begin + digits.size();
   int64_t whole = 0;
-  if (const auto [stop, code] = std::from_chars(begin, end, whole); code == std::errc() && stop == end)
-    return whole;
+  const auto [after, outcome] = std::from_chars(begin, end, whole);
+  if (outcome == std::errc() && after == end) return whole;
+  if (outcome == std::errc::result_out_of_range && after == end && type == ParamType::kInt) {
+    throw invalid_argument("[" + std::string(where) + "] '" + spec.name + "': " + std::string(digits) +
+                           " is too " + (digits.starts_with('-') ? "small" : "large"));
+  }
   double number = 0;
   const auto [stop, code] = std::from_chars(begin, end, number);
   if (code != std::errc() || stop != end || digits.empty()) not_a(spec, type, text, where);
@@ -367,11 +371,16 @@ class ArgsReader {
       const size_t equals = word.find('=');
       const std::string name = word.substr(2, equals == std::string::npos ? std::string::npos : equals - 2);
       const ArgSpec* arg = index_.find(name);
-      if (arg == nullptr && equals == std::string::npos && folded(name).starts_with("no_")) {
+      if (arg == nullptr && folded(name).starts_with("no_")) {
         const ArgSpec* positive = index_.find(name.substr(3));
         if (positive != nullptr && positive->param.type != ParamType::kBool) {
           throw invalid_argument("[command line] '--" + name +
                                  "': only options that are true or false have a --no- form");
+        }
+        if (positive != nullptr && equals != std::string::npos) {
+          throw invalid_argument("[command line] '--" + name + "' takes no value, got '" +
+                                 word.substr(equals + 1) + "'; write --" + name + " alone, or --" +
+                                 name.substr(3) + "=true or =false");
         }
         if (positive != nullptr) {
           given.insert_or_assign(positive->param.name, std::pair{checked(*positive, false, where), where});

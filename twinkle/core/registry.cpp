@@ -23,7 +23,8 @@ std::string number_text(double x) {
   return value.dump();
 }
 
-void check_range(const ParamSpec& spec, double x, std::string_view where) {
+// `x` is `value`, which is shown as it was given.
+void check_range(const ParamSpec& spec, double x, const Json& value, std::string_view where) {
   if (!std::isfinite(x)) throw invalid_argument(place(where, spec) + ": must be a finite number");
   const bool low = spec.min && (spec.exclusive_min ? x <= *spec.min : x < *spec.min);
   const bool high = spec.max && x > *spec.max;
@@ -31,7 +32,8 @@ void check_range(const ParamSpec& spec, double x, std::string_view where) {
   std::string need;
   if (spec.min) need += std::string(spec.exclusive_min ? "> " : ">= ") + number_text(*spec.min);
   if (spec.max) need += (need.empty() ? "<= " : " and <= ") + number_text(*spec.max);
-  throw invalid_argument(place(where, spec) + ": must be " + need + ", got " + number_text(x));
+  throw invalid_argument(place(where, spec) + ": must be " + need + ", got " +
+                         (value.is_number_integer() ? value.dump() : number_text(x)));
 }
 
 Json check_int(const ParamSpec& spec, const Json& value, std::string_view where) {
@@ -39,13 +41,13 @@ Json check_int(const ParamSpec& spec, const Json& value, std::string_view where)
     throw invalid_argument(place(where, spec) + ": " + value.dump() + " is too large");
   }
   if (value.is_number_integer()) {
-    check_range(spec, static_cast<double>(value.get<int64_t>()), where);
+    check_range(spec, static_cast<double>(value.get<int64_t>()), value, where);
     return value.get<int64_t>();
   }
   if (value.is_number_float()) {
     const double x = value.get<double>();
     if (x == std::floor(x) && std::abs(x) < 9e15) {
-      check_range(spec, x, where);
+      check_range(spec, x, value, where);
       return static_cast<int64_t>(x);
     }
   }
@@ -54,7 +56,7 @@ Json check_int(const ParamSpec& spec, const Json& value, std::string_view where)
 
 Json check_float(const ParamSpec& spec, const Json& value, std::string_view where) {
   if (!value.is_number()) wrong_type(spec, value, where);
-  check_range(spec, value.get<double>(), where);
+  check_range(spec, value.get<double>(), value, where);
   return value.get<double>();
 }
 
