@@ -46,6 +46,7 @@ int merge(const ParsedArgs& args) {
   const auto model = load_model(args, apply_machine(args));
   const auto adapter = load_adapter(args, *model);
   MergedAdapter merged(*model, *adapter);
+  check_merged(*model, args.get_string("adapter"));
   merged.commit();
   write_model(args, *model, path);
   return report(args, path, "merged model");

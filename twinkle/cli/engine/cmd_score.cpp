@@ -1,4 +1,5 @@
 // twinkle score: JSONL rows with tokens, text or messages in; tokens, log-probabilities and their sum out.
+#include <cmath>
 #include <iostream>
 #include <iterator>
 
@@ -126,6 +127,11 @@ int score(const ParsedArgs& args) {
       Json logprobs = Json::array({nullptr});
       double sum = 0;
       for (const float x : scored[i - begin]) {
+        if (!std::isfinite(x)) {
+          throw invalid_argument("[" + places[i] +
+                                 "] the model gave log-probabilities that are not numbers: its weights, or "
+                                 "those of the adapter, hold NaN or infinity, or are too large");
+        }
         logprobs.push_back(x);
         sum += x;
       }

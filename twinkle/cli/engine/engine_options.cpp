@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/file_errors.h"
@@ -21,15 +22,22 @@ Isa isa_from_name(const std::string& name) {
   throw invalid_argument("[isa] unknown instruction set '" + name + "'");
 }
 
+// The first weight with a number that is not finite or, from zero, not below `most`; "" when there is none.
+std::string unusable_of(const CausalLM& model, double most) {
+  for (const auto& p : model.parameters()) {
+    const auto [low, high] = at::aminmax(p.is_matrix() ? p.matrix.storage() : p.vector);
+    if (!(low.item<double>() > -most && high.item<double>() < most)) return p.name;
+  }
+  return "";
+}
+
 // With weights that are no numbers every answer and score means nothing.
 void check_finite(const CausalLM& model, const std::string& path) {
-  for (const auto& p : model.parameters()) {
-    const auto [least, most] = at::aminmax(p.is_matrix() ? p.matrix.storage() : p.vector);
-    if (std::isfinite(least.item<double>()) && std::isfinite(most.item<double>())) continue;
-    throw invalid_argument("[model] '" + path + "': tensor '" + p.name +
-                           "' holds numbers that are not finite; the file is damaged or its training broke "
-                           "down, take another");
-  }
+  const std::string bad = unusable_of(model, std::numeric_limits<double>::infinity());
+  if (bad.empty()) return;
+  throw invalid_argument("[model] '" + path + "': tensor '" + bad +
+                         "' holds numbers that are not finite; the file is damaged or its training broke "
+                         "down, take another");
 }
 
 }  // namespace
@@ -57,6 +65,15 @@ std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& mo
                                       const std::string& path) {
   check_adapter_folder(args, "adapter", path);
   return Adapter::load(model, path);
+}
+
+void check_merged(const CausalLM& model, const std::string& adapter) {
+  constexpr double kMost = 1e18;  // squares of such numbers are summed in fp32
+  const std::string bad = unusable_of(model, kMost);
+  if (bad.empty()) return;
+  throw invalid_argument("[merge] the adapter '" + adapter + "' makes numbers of '" + bad +
+                         "' that are not finite, or too large to compute with; look at its weights and at "
+                         "lora_alpha in its adapter_config.json");
 }
 
 void check_adapter_folder(const ParsedArgs& args, const std::string& option, const std::string& path) {

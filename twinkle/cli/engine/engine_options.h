@@ -21,6 +21,9 @@ std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& mo
 /// The adapter in a folder that --adapter named.
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model, const std::string& path);
 
+/// invalid_argument when the merged `adapter` left a weight that is not finite, or too large to compute with.
+void check_merged(const CausalLM& model, const std::string& adapter);
+
 /// Errors that say what the folder is instead, where it has no adapter_config.json.
 void check_adapter_folder(const ParsedArgs& args, const std::string& option, const std::string& path);
 
