@@ -281,6 +281,12 @@ TEST_F(RunOptions, EpochsAndRowsEndARun) {
   EXPECT_EQ(steps("rows", {"--train-samples", "5"}), 3);
   EXPECT_EQ(steps("few-rows", {"--train-samples", "5", "--gradient-accumulation-steps", "2"}), 2);
   EXPECT_EQ(digest("rows").substr(0, 40), digest("epochs").substr(0, 40));
+  // More than anybody counts.
+  EXPECT_EQ(steps("all-epochs", {"--num-train-epochs", "1e300", "--max-steps", "3"}), 3);
+  EXPECT_EQ(steps("most-epochs", {"--num-train-epochs", "1e18", "--max-steps", "2"}), 2);
+  EXPECT_EQ(steps("all-rows", {"--train-samples", "9223372036854775807", "--max-steps", "2",
+                               "--gradient-accumulation-steps", "3"}),
+            2);
 }
 
 TEST_F(RunOptions, AFolderHoldsTheCheckpointsOfOneRun) {
@@ -450,7 +456,33 @@ TEST_F(RunOptions, APositionIsNotTakenAmongOtherSamples) {
       {{},
        {"--column-mapping", R"({"query": "response", "response": "query"})"},
        "column_mapping null, this run has {\"query\":\"response\",\"response\":\"query\"}"},
-      {{"--streaming", "--no-use-lora"}, {"--streaming", "--no-use-lora", "--seed", "7"}, ""}};
+      {{"--streaming", "--no-use-lora"}, {"--streaming", "--no-use-lora", "--seed", "7"}, ""},
+      // What becomes of a row decides where rows are packed, split or dropped.
+      {{"--packing", "best_fit"},
+       {"--packing", "best_fit", "--chat-template", root_ + "/t.jinja"},
+       "another chat_template than this run has"},
+      {{"--packing", "in_order"},
+       {"--packing", "in_order", "--tokenizer-id", root_ + "/words"},
+       "another tokenizer than this run has"},
+      {{"--packing", "in_order"}, {"--packing", "in_order", "--loss-scale", "all"}, ""},
+      {{"--truncation-strategy", "split"},
+       {"--truncation-strategy", "split", "--default-system", "s"},
+       "default_system null, this run has \"s\""},
+      {{"--streaming", "--truncation-strategy", "delete"},
+       {"--streaming", "--truncation-strategy", "delete", "--no-enable-thinking"},
+       "enable_thinking true, this run has false"},
+      {{"--bad-rows", "drop"},
+       {"--bad-rows", "drop", "--loss-scale", "all"},
+       "loss_scale \"default\", this run has \"all\""},
+      {{"--filters", "DedupFilter"}, {"--filters", "DedupFilter", "--default-system", "s"}, ""},
+      {{"--lazy", "--bad-rows", "drop"}, {"--lazy", "--bad-rows", "drop", "--default-system", "s"}, ""},
+      {{}, {"--chat-template", root_ + "/t.jinja", "--default-system", "s"}, ""}};
+  write_text(root_ + "/t.jinja",
+             "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}{% endfor %}");
+  Json words = test::tiny_tokenizer();
+  words["normalizer"] = {{"type", "Lowercase"}};
+  write_text(root_ + "/words/tokenizer.json", words.dump());
+  write_text(root_ + "/words/tokenizer_config.json", test::tiny_tokenizer_config().dump());
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::string first = "before-" + std::to_string(i);
     run(first, with(options, cases[i].before));
@@ -461,7 +493,42 @@ TEST_F(RunOptions, APositionIsNotTakenAmongOtherSamples) {
     const std::string says =
         cases[i].says.empty() ? "resumed at step" : "counted its samples with " + cases[i].says;
     EXPECT_HAS(then.err, says);
+    if (i + 1 < cases.size()) continue;
+    EXPECT_HAS(then.err, "note: not as in '" + root_ + "/" + first +
+                             "/checkpoint-step-2': default_system, chat_template; the position among the "
+                             "rows is the same");
   }
+  // A run of another template is another run: it is repeated from where it went on.
+  EXPECT_EQ(replayed("after-" + std::to_string(cases.size() - 1)).value("steps", 0), 2);
+  // What a file said then is not asked again.
+  write_text(root_ + "/t.jinja", "{% for m in messages %}{{ m['content'] + eos_token }}{% endfor %}");
+  const Json changed = replayed("after-" + std::to_string(cases.size() - 1));
+  ASSERT_TRUE(changed.is_string()) << changed;
+  EXPECT_HAS(changed.get<std::string>(), "[replay] the chat_template is not the one the run used");
+}
+
+// The rows to evaluate on may be some of those that are trained on.
+TEST_F(RunOptions, OnePathMayHoldTheRowsOfBoth) {
+  for (const Words& reading : std::vector<Words>{{}, {"--data-slice", "1:9"}, {"--streaming"}}) {
+    const std::string name = "run" + (reading.empty() ? "" : reading[0]);
+    Words options = {"--max-steps",    "4", "--save-steps", "2", "--eval-dataset-id", root_ + "/rows.jsonl",
+                     "--eval-samples", "3"};
+    options.insert(options.end(), reading.begin(), reading.end());
+    const std::string whole = run(name, options);
+    Words resumed = options;
+    resumed.insert(resumed.end(), {"--resume-from-checkpoint", root_ + "/" + name + "/checkpoint-step-2"});
+    EXPECT_EQ(run(name + "-resumed", resumed), tail(whole, 3));
+    EXPECT_EQ(replayed(name).value("equal", false), true) << replayed(name);
+  }
+  // An older manifest has the hash of one of them.
+  const std::string path = root_ + "/run/manifest.json";
+  Json manifest = read_json_file(path);
+  manifest["data_hashes"] = manifest.at("eval_data_hashes");
+  write_text(path, manifest.dump());
+  EXPECT_HAS(replayed("run").get<std::string>(), "are not those the run used");
+  manifest.erase("eval_data_hashes");
+  write_text(path, manifest.dump());
+  EXPECT_EQ(replayed("run").value("equal", false), true) << replayed("run");
 }
 
 // Under other columns the same bytes would train the questions as answers.

@@ -31,6 +31,24 @@ TEST(Manifest, RoundTripAndErrors) {
   EXPECT_EQ(message_of([&] { RunManifest::from_json(broken, "m.json"); }).find("[manifest] 'm.json': "), 0u);
 }
 
+TEST(Manifest, RowsToTrainOnAndToEvaluateOnAreKeptApart) {
+  RunManifest m = RunManifest::of_this_program();
+  EXPECT_EQ(m.training_data_hash(), std::nullopt);
+  m.config = {{"options", {{"dataset_id", "rows.jsonl"}, {"eval_dataset_id", "rows.jsonl"}}}};
+  m.data_hashes = {{"rows.jsonl", "ab"}};
+  m.eval_data_hashes.emplace();
+  (*m.eval_data_hashes)["rows.jsonl"] = "cd";
+  const auto again = [](const Json& value) { return RunManifest::from_json(value, "m.json"); };
+  EXPECT_EQ(again(m.to_json()).to_json(), m.to_json());
+  EXPECT_EQ(again(m.to_json()).training_data_hash(), "ab");
+  // An older one has one hash for both, and that is the other.
+  Json older = m.to_json();
+  older.erase("eval_data_hashes");
+  EXPECT_EQ(again(older).training_data_hash(), std::nullopt);
+  older["config"]["options"]["eval_dataset_id"] = "other.jsonl";
+  EXPECT_EQ(again(older).training_data_hash(), "ab");
+}
+
 TEST(Manifest, HashesDependOnNamesAndEveryBit) {
   std::vector<TrainedTensor> params = {{.name = "a", .value = at::tensor({1.0f, 2.0f})}};
   const std::string hash = weights_hash(params);

@@ -204,7 +204,7 @@ ArgGroup training_args() {
              {.min = 0, .aliases = {"epochs"}, .exclusive_min = true}),
       option("batch_size", kInt, 8, "Rows in a forward and backward.", {.min = 1, .max = kMostTokens}),
       option("gradient_accumulation_steps", kInt, 1, "Batches in an optimizer step.",
-             {.min = 1, .aliases = {"grad_accum"}}),
+             {.min = 1, .max = kMostTokens, .aliases = {"grad_accum"}}),
       option("output_dir", kString, "./output", "Where checkpoints, metrics and the manifest go.",
              {.value = "PATH"}),
       option("overwrite_output_dir", kBool, false,

@@ -43,17 +43,28 @@ RunManifest RunManifest::of_this_program() {
 }
 
 Json RunManifest::to_json() const {
-  return {{"manifest_version", 1},
-          {"command", command},
-          {"config", config},
-          {"model_id", model_id},
-          {"model_hash", model_hash},
-          {"data_hashes", data_hashes},
-          {"seeds", seeds},
-          {"isa", isa},
-          {"twinkle_version", twinkle_version},
-          {"torch_version", torch_version},
-          {"compiler", compiler}};
+  Json out = {{"manifest_version", 1},
+              {"command", command},
+              {"config", config},
+              {"model_id", model_id},
+              {"model_hash", model_hash},
+              {"data_hashes", data_hashes},
+              {"seeds", seeds},
+              {"isa", isa},
+              {"twinkle_version", twinkle_version},
+              {"torch_version", torch_version},
+              {"compiler", compiler}};
+  if (eval_data_hashes) out["eval_data_hashes"] = *eval_data_hashes;
+  return out;
+}
+
+std::optional<std::string> RunManifest::training_data_hash() const {
+  const Json options = config.is_object() ? config.value("options", Json::object()) : Json::object();
+  const Json path = options.is_object() ? options.value("dataset_id", Json()) : Json();
+  if (!path.is_string()) return std::nullopt;
+  if (!eval_data_hashes && options.value("eval_dataset_id", Json()) == path) return std::nullopt;
+  const auto found = data_hashes.find(path.get<std::string>());
+  return found == data_hashes.end() ? std::nullopt : std::optional(found->second);
 }
 
 RunManifest RunManifest::from_json(const Json& value, const std::string& where) {
@@ -73,6 +84,8 @@ RunManifest RunManifest::from_json(const Json& value, const std::string& where) 
     m.model_id = need("model_id").get<std::string>();
     m.model_hash = need("model_hash").get<std::string>();
     m.data_hashes = need("data_hashes").get<std::map<std::string, std::string>>();
+    if (value.contains("eval_data_hashes"))
+      m.eval_data_hashes = value["eval_data_hashes"].get<std::map<std::string, std::string>>();
     m.seeds = need("seeds").get<std::map<std::string, uint64_t>>();
     m.isa = need("isa").get<std::string>();
     m.twinkle_version = need("twinkle_version").get<std::string>();

@@ -21,18 +21,24 @@
 namespace twinkle {
 
 struct RunManifest {
-  std::string command;                             // "sft", "pt"
-  Json config = Json::object();                    // every effective option
-  std::string model_id, model_hash;                // model_hash: see model_files_hash
-  std::map<std::string, std::string> data_hashes;  // data set -> Dataset::content_hash()
-  std::map<std::string, uint64_t> seeds;           // "data", "lora", ...
-  std::string isa;                                 // the active instruction set when it was made
+  std::string command;               // "sft", "pt"
+  Json config = Json::object();      // every effective option
+  std::string model_id, model_hash;  // model_hash: see model_files_hash
+  // Path of the rows -> Dataset::content_hash(). An older manifest has those of the rows to evaluate on in
+  // `data_hashes`, too.
+  std::map<std::string, std::string> data_hashes;
+  std::optional<std::map<std::string, std::string>> eval_data_hashes;
+  std::map<std::string, uint64_t> seeds;  // "data", "lora", ...
+  std::string isa;                        // the active instruction set when it was made
   std::string twinkle_version, torch_version, compiler;
 
   /// Fills in versions and the instruction set.
   static RunManifest of_this_program();
   Json to_json() const;
   static RunManifest from_json(const Json& value, const std::string& where);
+  /// Of the rows that were trained on, by the recorded options; nothing when it is not known: an older
+  /// manifest whose rows to evaluate on lay at the same path has only the hash of those.
+  std::optional<std::string> training_data_hash() const;
 };
 
 /// SHA-256 over the sorted names and SHA-256 of the weight and config files of a model (a directory or .gguf

@@ -154,9 +154,7 @@ int replay(const ParsedArgs& args) {
   const auto taken = static_cast<int64_t>(record.steps.size());
   if (record.closing.is_null()) options.stop_after = part.after + taken;
   if (asked && *asked > taken) write_error("note: the run recorded " + with_commas(taken) + " steps\n");
-  const std::string dataset = config.value("dataset_id", "");
-  if (const auto hash = recorded.data_hashes.find(dataset); hash != recorded.data_hashes.end())
-    options.dataset_hash = hash->second;
+  options.repeats = recorded;
   const TrainingRunResult result = run_training(ParsedArgs(config, sources, {}), options);
 
   Digest repeated = read_digest(output + "/digest.jsonl");

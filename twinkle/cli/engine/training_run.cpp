@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 
+#include "twinkle/cli/engine/counted_samples.h"
 #include "twinkle/cli/engine/engine_options.h"
 #include "twinkle/cli/engine/run_plan.h"
 #include "twinkle/cli/output.h"
@@ -55,26 +57,24 @@ struct Schedule {
   int64_t last_batches = 0;  // batches of the last step, when it is a short one; 0: a full one
 };
 
+// Numbers of any size may be asked for: what nobody will see the end of counts as kAnySteps.
 Schedule schedule_of(const ParsedArgs& args, int64_t batches_per_epoch) {
   const int64_t accumulation = args.get_int("gradient_accumulation_steps");
-  Schedule out{.steps = args.get_int("max_steps")};
-  const auto limit = [&](int64_t batches) {
-    const int64_t steps = std::max<int64_t>(1, (batches + accumulation - 1) / accumulation);
-    if (steps > out.steps && (args.given("max_steps") || out.last_batches > 0)) return;
-    out.steps = steps;
-    out.last_batches = batches % accumulation;
+  const auto of_batches = [&](int64_t batches) {
+    batches = std::clamp<int64_t>(batches, 1, kAnySteps);
+    return Schedule{.steps = (batches - 1) / accumulation + 1, .last_batches = batches % accumulation};
   };
+  Schedule out{.steps = args.get_int("max_steps")};
   if (args.has("num_train_epochs")) {
-    limit(static_cast<int64_t>(
-        std::ceil(args.get_float("num_train_epochs") * static_cast<double>(batches_per_epoch))));
+    const double batches =
+        std::ceil(args.get_float("num_train_epochs") * static_cast<double>(batches_per_epoch));
+    const Schedule epochs =
+        of_batches(static_cast<int64_t>(std::min(batches, static_cast<double>(kAnySteps))));
+    if (!args.given("max_steps") || epochs.steps <= out.steps) out = epochs;
   }
   if (args.has("train_samples")) {
-    const int64_t batch = args.get_int("batch_size");
-    const int64_t batches = (args.get_int("train_samples") - 1) / batch + 1;
-    const int64_t steps = (batches + accumulation - 1) / accumulation;
-    if (steps <= out.steps || !args.given("max_steps")) {
-      out = {.steps = steps, .last_batches = batches % accumulation};
-    }
+    const Schedule rows = of_batches((args.get_int("train_samples") - 1) / args.get_int("batch_size") + 1);
+    if (!args.given("max_steps") || rows.steps <= out.steps) out = rows;
   }
   return out;
 }
@@ -94,7 +94,6 @@ class Run {
   void tell_dropped_rows();
   void load_model();
   void resume();
-  void check_same_rows(const Json& manifest) const;
   void record_resume(const ResumeInfo& info);
   void write_manifest();
   void loop();
@@ -114,6 +113,7 @@ class Run {
   std::string output_dir_;
   Clock::time_point start_ = Clock::now();
   std::string dataset_hash_, eval_hash_;
+  Json samples_;  // see samples_of_run
   std::unique_ptr<FolderLock> lock_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const Template> template_;
@@ -226,11 +226,10 @@ void Run::load_data() {
     }
     batches_per_epoch_ = loader_->batches_per_epoch();
   }
-  if (options_.dataset_hash && dataset_hash_ != *options_.dataset_hash) {
-    throw conflict("[replay] the rows of '" + args_.get_string("dataset_id") +
-                   "' are not those the run used (SHA-256 " + dataset_hash_.substr(0, 12) + "…, the run's " +
-                   options_.dataset_hash->substr(0, 12) + "…)");
-  }
+  std::optional<int64_t> num_samples;
+  if (stream_ == nullptr) num_samples = loader_->num_features();
+  samples_ = samples_of_run(args_, *template_, num_samples);
+  if (options_.repeats) check_repeated_samples(*options_.repeats, args_, dataset_hash_, samples_);
   if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
   if (logs_dropped) write_file_atomic(args_.get_string("dropped_log"), dropped_log);
   schedule_ = schedule_of(args_, batches_per_epoch_);
@@ -258,52 +257,6 @@ void Run::load_model() {
   model_->set_lr_scheduler(args_.get_string("scheduler_cls"), scheduler_options(args_, whole));
 }
 
-// Whether the length of a row decides how many samples it gives.
-bool counts_by_length(const Json& options) {
-  const std::string strategy = options.value("truncation_strategy", "raise");
-  return options.value("packing", "none") != "none" || strategy == "split" || strategy == "delete" ||
-         (strategy == "raise" && options.value("bad_rows", "raise") == "drop");
-}
-
-// A position in the data means nothing in other data.
-void Run::check_same_rows(const Json& manifest) const {
-  const std::string path = args_.get_string("resume_from_checkpoint");
-  if (!manifest.is_object()) return;  // written by a program without a manifest
-  const RunManifest recorded = RunManifest::from_json(manifest, path + "/trainer_state.json");
-  const Json options = recorded.config.value("options", Json::object());
-  // What a position counts: rows, what is made of them, their rounds or windows, or bins; and in which order.
-  std::vector<std::pair<std::string, Json>> counted = {{"packing", "none"},
-                                                       {"split_rounds", false},
-                                                       {"streaming", false},
-                                                       {"lazy", false},
-                                                       {"text_split", "file"},
-                                                       {"filters", Json::array()},
-                                                       {"filter_options", nullptr},
-                                                       {"preprocessor", ""},
-                                                       {"preprocessor_options", nullptr},
-                                                       {"column_mapping", nullptr}};
-  if (counts_by_length(options) || counts_by_length(args_.values())) {
-    counted.insert(counted.end(),
-                   {{"truncation_strategy", "raise"}, {"max_length", args_.get("max_length")}});
-  }
-  if (stream_ == nullptr) {
-    counted.emplace_back("shuffle", true);
-    if (args_.get_bool("shuffle")) counted.emplace_back("seed", args_.get("seed"));
-  }
-  for (const auto& [name, usual] : counted) {
-    const Json was = options.value(name, usual);
-    if (was == args_.get(name)) continue;
-    throw conflict("[checkpoint] '" + path + "' counted its samples with " + name + " " + was.dump() +
-                   ", this run has " + args_.get(name).dump() +
-                   "; give the same, or --ignore-data-skip to begin the data again");
-  }
-  const auto hash = recorded.data_hashes.find(options.value("dataset_id", ""));
-  if (hash == recorded.data_hashes.end() || hash->second == dataset_hash_) return;
-  throw conflict("[checkpoint] '" + path + "' was trained on other rows than those of '" +
-                 args_.get_string("dataset_id") +
-                 "'; --ignore-data-skip goes on with these, from their beginning");
-}
-
 void Run::resume() {
   if (!args_.has("resume_from_checkpoint")) return;
   const bool only_model = args_.get_bool("resume_only_model");
@@ -315,7 +268,12 @@ void Run::resume() {
   // The options of this run decide, not those of the run before.
   model_->set_gradient_accumulation_steps(args_.get_int("gradient_accumulation_steps"));
   if (!only_model && !args_.get_bool("ignore_data_skip")) {
-    check_same_rows(info.manifest);
+    const std::string path = args_.get_string("resume_from_checkpoint");
+    if (info.manifest.is_object()) {  // else it was written by a program without one
+      const auto recorded = RunManifest::from_json(info.manifest, path + "/trainer_state.json");
+      const std::string changed = check_same_samples(recorded, args_, dataset_hash_, samples_, path);
+      if (!changed.empty()) note("note: " + changed);
+    }
     if (stream_ != nullptr && info.data_state.is_object()) {
       loader_->restore_state(info.data_state);
     } else {
@@ -349,6 +307,7 @@ void Run::record_resume(const ResumeInfo& info) {
     const Json earlier = before.value("resumed_from", Json());
     from_start =
         options_of_the_bits(before.value("options", Json::object())) == options_of_the_bits(args_.values()) &&
+        before.value("samples", samples_) == samples_ &&
         (earlier.is_null() || earlier.value("from_start", false));
   }
   resumed_from_ = {{"checkpoint", path},
@@ -364,11 +323,14 @@ void Run::write_manifest() {
   for (const auto& [name, value] : args_.values().items()) {
     if (args_.given(name)) given.push_back(name);
   }
-  manifest_.config = {{"options", args_.values()}, {"given", given}, {"resumed_from", resumed_from_}};
+  manifest_.config = {
+      {"options", args_.values()}, {"given", given}, {"samples", samples_}, {"resumed_from", resumed_from_}};
   manifest_.model_id = args_.get_string("model_id");
   manifest_.model_hash = model_files_hash(checked_model_path(args_));
   manifest_.data_hashes[args_.get_string("dataset_id")] = dataset_hash_;
-  if (args_.has("eval_dataset_id")) manifest_.data_hashes[args_.get_string("eval_dataset_id")] = eval_hash_;
+  manifest_.eval_data_hashes.emplace();
+  if (args_.has("eval_dataset_id"))
+    (*manifest_.eval_data_hashes)[args_.get_string("eval_dataset_id")] = eval_hash_;
   const auto seed = static_cast<uint64_t>(args_.get_int("seed"));
   manifest_.seeds = {{"data", seed}, {"lora", seed}, {"weights", seed}};
   const Json value = manifest_.to_json();

@@ -8,15 +8,16 @@
 
 #include "twinkle/core/args.h"
 #include "twinkle/core/json.h"
+#include "twinkle/train/manifest.h"
 
 namespace twinkle::cli {
 
 struct TrainingRunOptions {
-  std::string command = "sft";              // "sft" | "pt"
-  bool quiet = false;                       // no progress (replay)
-  bool checkpoints = true;                  // false: only the digest and the metrics are written (replay)
-  std::optional<int64_t> stop_after;        // end after this many steps of the run (replay)
-  std::optional<std::string> dataset_hash;  // conflict when the rows have another (replay)
+  std::string command = "sft";         // "sft" | "pt"
+  bool quiet = false;                  // no progress (replay)
+  bool checkpoints = true;             // false: only the digest and the metrics are written (replay)
+  std::optional<int64_t> stop_after;   // end after this many steps of the run (replay)
+  std::optional<RunManifest> repeats;  // conflict when rows or samples are not those of it (replay)
 };
 
 struct TrainingRunResult {
