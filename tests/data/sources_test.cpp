@@ -171,7 +171,7 @@ TEST_F(SourcesTest, SaveAsReadsBack) {
   const std::vector<Json> rows = {
       {{"t", "a,\"b\"\n"}, {"n", 1}, {"l", Json::array({1, 2})}, {"o", {{"x", 1.5}}}, {"b", true}},
       {{"t", ""}, {"n", -2}, {"l", Json::array()}, {"o", {{"x", nullptr}}}, {"b", nullptr}}};
-  const Dataset data({.data = rows});
+  Dataset data({.data = rows});
   for (const char* kind : {"jsonl", "json"}) {
     const std::string path = in_dir(std::string("saved.") + kind);
     data.save_as(path);
@@ -183,7 +183,7 @@ TEST_F(SourcesTest, SaveAsReadsBack) {
 #ifdef TWINKLE_HAS_ARROW
   data.save_as(in_dir("saved.parquet"));
   EXPECT_EQ(rows_of({in_dir("saved.parquet")}), rows);
-  const Dataset mixed({.data = {{{"a", 1}}, {{"a", "x"}}}});
+  Dataset mixed({.data = {{{"a", 1}}, {{"a", "x"}}}});
   EXPECT_EQ(
       error_of([&] { mixed.save_as(in_dir("mixed.parquet")); }),
       "[dataset] cannot save 'mixed.parquet': row 2, column 'a' holds values of several kinds (string after "

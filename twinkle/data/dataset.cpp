@@ -180,20 +180,21 @@ Dataset::Source Dataset::open_source(const DatasetMeta& meta) {
     for (const auto& note : out.files->notes()) notes_.push_back(note);
   } else {
     out.name = "memory";
-    out.memory = meta.data;
+    std::vector<Row> memory = meta.data;
     if (meta.generator) {
-      while (auto row = meta.generator()) out.memory.push_back(std::move(*row));
-      if (out.memory.empty()) throw invalid_argument("[dataset] the generator makes no row");
+      while (auto row = meta.generator()) memory.push_back(std::move(*row));
+      if (memory.empty()) throw invalid_argument("[dataset] the generator makes no row");
     }
-    for (size_t i = 0; i < out.memory.size(); ++i) {
-      if (!out.memory[i].is_object()) {
+    for (size_t i = 0; i < memory.size(); ++i) {
+      if (!memory[i].is_object()) {
         throw invalid_argument("[dataset] row " + std::to_string(i + 1) +
                                ": expected an object of columns, got " +
-                               std::string(json_type_name(out.memory[i])));
+                               std::string(json_type_name(memory[i])));
       }
       out.refs.push_back(
           {.file = -1, .number = static_cast<int32_t>(i + 1), .begin = static_cast<int64_t>(i)});
     }
+    out.memory = std::make_shared<const std::vector<Row>>(std::move(memory));
   }
   if (meta.data_slice && !meta.slice.empty())
     throw invalid_argument("[dataset] has both data_slice and slice; give one");
@@ -219,8 +220,9 @@ Dataset::Source Dataset::open_source(const DatasetMeta& meta) {
   parallel_for(static_cast<int64_t>(out.refs.size()), 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const RowRef& ref = out.refs[static_cast<size_t>(i)];
-      hashes[static_cast<size_t>(i)] =
-          ref.file < 0 ? sha256_hex(dump(out.memory[static_cast<size_t>(ref.begin)])) : out.files->hash(ref);
+      hashes[static_cast<size_t>(i)] = ref.file < 0
+                                           ? sha256_hex(dump((*out.memory)[static_cast<size_t>(ref.begin)]))
+                                           : out.files->hash(ref);
     }
   });
   std::string all;
@@ -264,7 +266,7 @@ std::pair<const Dataset::Source*, int64_t> Dataset::at(int64_t index) const {
 
 Row Dataset::row_of(const Source& source, int64_t row) const {
   const RowRef& ref = source.refs[static_cast<size_t>(row)];
-  Row out = ref.file < 0 ? source.memory[static_cast<size_t>(ref.begin)] : source.files->parse(ref);
+  Row out = ref.file < 0 ? (*source.memory)[static_cast<size_t>(ref.begin)] : source.files->parse(ref);
   for (const auto& edit : source.edits) {
     try {
       edit(&out);

@@ -15,6 +15,7 @@
 #include "twinkle/data/loader.h"
 #include "twinkle/data/packed_batch.h"
 #include "twinkle/data/row_files.h"
+#include "twinkle/data/row_writer.h"
 #include "twinkle/data/template.h"
 #include "twinkle/data/types.h"
 
@@ -188,14 +189,25 @@ class Dataset {
   void ensure_mapped();
 
   /// Writes the rows (once mapped: {messages, tools?, user_data?}, or the named parts) as "jsonl", "json",
-  /// "csv" or "parquet" ("": by the extension), whole or not at all.
-  void save_as(const std::string& path, const std::string& format = "") const;
+  /// "csv" or "parquet", whole or not at all. With mode "training" rows are written later, in the order in
+  /// which a DataLoader gives them out, in each epoch again and once for each window of a row that is split;
+  /// rows that are left out do not come. Call it before the features are taken, and flush_save() at the end.
+  /// What goes wrong while writing is thrown by DataLoader::next() or flush_save(). See RowWriter.
+  void save_as(const std::string& path, const SaveRowsOptions& options = {});
+  /// Ends mode "training": the file is whole. What a loader gives out later is not recorded.
+  void flush_save();
+  /// Mode "training" with a writer of the caller's, who finishes it. null ends it.
+  void record_to(std::shared_ptr<RowWriter> writer);
+  const std::shared_ptr<RowWriter>& recorder() const { return recorder_; }
+  /// What save_as writes of a row.
+  Row saved_row(int64_t index) const;
 
  private:
+  Dataset() = default;
   struct Source {
     std::string name, content_hash, map_key;
     std::shared_ptr<const RowFiles> files;
-    std::vector<Row> memory;
+    std::shared_ptr<const std::vector<Row>> memory;
     std::vector<RowRef> refs;
     std::vector<int64_t> loaded_index;  // index as loaded of each row that is left
     std::vector<std::function<void(Row*)>> edits;
@@ -221,13 +233,17 @@ class Dataset {
                      bool partial = false);
   void keep_rows(Source* source, const std::vector<char>& kept, const std::string& what);
   void guess(Source* source, const Json& options);
-  Row saved_row(int64_t index) const;
+  void encode_rows(const Template& tmpl, BadRows bad_rows, const std::string& cache_folder,
+                   bool add_generation_prompt);
+  std::shared_ptr<const Dataset> rows_only() const;
+  void attach_recorder();
   std::string cache_key(const Template& tmpl, BadRows bad_rows, bool add_generation_prompt) const;
 
   std::string name_, content_hash_;
   std::vector<Source> sources_;
   std::vector<std::pair<int32_t, int64_t>> mixed_;  // source and row, once mixed
   std::shared_ptr<const Template> template_;
+  std::shared_ptr<RowWriter> recorder_;
   std::vector<InputFeature> features_;
   std::vector<int64_t> feature_rows_;
   std::vector<std::string> feature_parts_;

@@ -106,6 +106,12 @@ void Dataset::encode(BadRows bad_rows) {
 
 void Dataset::encode(const Template& tmpl, BadRows bad_rows, const std::string& cache_folder,
                      bool add_generation_prompt) {
+  encode_rows(tmpl, bad_rows, cache_folder, add_generation_prompt);
+  attach_recorder();
+}
+
+void Dataset::encode_rows(const Template& tmpl, BadRows bad_rows, const std::string& cache_folder,
+                          bool add_generation_prompt) {
   if (sources_.size() > 1 && mixed_.empty())
     throw conflict("[dataset] encode: there are " + std::to_string(sources_.size()) +
                    " sources; mix them first");

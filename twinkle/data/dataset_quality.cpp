@@ -163,8 +163,8 @@ std::string Dataset::dropped_log() const {
     if (row.partial) line["partial"] = true;
     const Source& source = sources_[static_cast<size_t>(row.source)];
     try {
-      line["row"] =
-          row.ref.file < 0 ? source.memory[static_cast<size_t>(row.ref.begin)] : source.files->parse(row.ref);
+      line["row"] = row.ref.file < 0 ? (*source.memory)[static_cast<size_t>(row.ref.begin)]
+                                     : source.files->parse(row.ref);
     } catch (const Error& e) {  // it was left out for what it is
       if (e.kind() != ErrorKind::kInvalidArgument) throw;
     }

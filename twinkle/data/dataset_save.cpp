@@ -1,15 +1,11 @@
 // Data sets back to files.
-#include <algorithm>
+#include <utility>
 
 #include "twinkle/core/error.h"
-#include "twinkle/core/suggest.h"
-#include "twinkle/data/csv.h"
-#include "twinkle/data/dataset.h"
 #include "twinkle/data/dataset_internal.h"
+#include "twinkle/data/lazy_dataset.h"
 
 namespace twinkle {
-
-using dataset_internal::dump;
 
 namespace {
 
@@ -17,29 +13,6 @@ Json conversation(const Trajectory& trajectory) {
   Json out = {{"messages", trajectory.messages}};
   if (!trajectory.tools.is_null()) out["tools"] = trajectory.tools;
   if (!trajectory.user_data.empty()) out["user_data"] = trajectory.user_data;
-  return out;
-}
-
-std::string csv_text(const std::vector<Row>& rows) {
-  std::vector<std::string> names;
-  for (const Row& row : rows) {
-    for (const auto& [key, value] : row.items()) {
-      if (std::find(names.begin(), names.end(), key) == names.end()) names.push_back(key);
-    }
-  }
-  std::string out = csv::write(names, ',');
-  for (const Row& row : rows) {
-    std::vector<std::string> fields;
-    for (const auto& name : names) {
-      const auto found = row.find(name);
-      if (found == row.end() || found->is_null()) {
-        fields.emplace_back();
-      } else {
-        fields.push_back(found->is_string() ? found->get<std::string>() : dump(*found));
-      }
-    }
-    out += csv::write(fields, ',');
-  }
   return out;
 }
 
@@ -70,29 +43,119 @@ Row Dataset::saved_row(int64_t index) const {
   return out;
 }
 
-void Dataset::save_as(const std::string& path, const std::string& format) const {
-  static const std::vector<std::string> kFormats = {"jsonl", "json", "csv", "parquet"};
-  std::string kind = format;
-  if (kind.empty() && path.rfind('.') != std::string::npos) kind = path.substr(path.rfind('.') + 1);
-  if (std::find(kFormats.begin(), kFormats.end(), kind) == kFormats.end())
-    throw invalid_argument("[dataset] save_as: unknown format '" + kind + "'" + did_you_mean(kind, kFormats));
+void Dataset::save_as(const std::string& path, const SaveRowsOptions& options) {
+  const std::string format = row_format(path, options);
+  if (options.mode == "training") {
+    const auto writer = std::make_shared<RowWriter>(path, options);
+    record_to(writer);
+    return writer->start();
+  }
   std::vector<Row> rows(static_cast<size_t>(size()));
   const auto bad = dataset_internal::each_row(
       size(), BadRows::kRaise, [&](int64_t i) { rows[static_cast<size_t>(i)] = saved_row(i); });
   if (!bad.empty())
     throw invalid_argument(dataset_internal::at_place(place(bad.begin()->first), bad.begin()->second));
-  if (kind == "parquet") return write_parquet_file(path, rows);
-  std::string text;
-  if (kind == "csv") {
-    text = csv_text(rows);
-  } else if (kind == "jsonl") {
-    for (const Row& row : rows) text += dump(row) + "\n";
-  } else {
-    text = "[";
-    for (size_t i = 0; i < rows.size(); ++i) text += (i == 0 ? "\n" : ",\n") + dump(rows[i]);
-    text += "\n]\n";
+  write_rows(path, format, rows);
+}
+
+void Dataset::record_to(std::shared_ptr<RowWriter> writer) {
+  for (const Source& source : sources_) {
+    if (writer != nullptr && source.files != nullptr) check_writes_elsewhere(*writer, source.files->paths());
   }
-  write_file_atomic(path, text);
+  recorder_ = std::move(writer);
+  attach_recorder();
+}
+
+void Dataset::flush_save() {
+  if (const auto writer = std::exchange(recorder_, nullptr)) writer->finish();
+}
+
+// The rows as they are now, for a writer that outlives this object.
+std::shared_ptr<const Dataset> Dataset::rows_only() const {
+  std::shared_ptr<Dataset> out(new Dataset());
+  out->name_ = name_;
+  out->sources_ = sources_;
+  out->mixed_ = mixed_;
+  return out;
+}
+
+void Dataset::attach_recorder() {
+  if (features_.empty()) return;
+  const auto rows = recorder_ ? rows_only() : nullptr;
+  std::shared_ptr<const FetchedRow> row;
+  for (size_t i = 0; i < features_.size(); ++i) {
+    const int64_t index = feature_rows_[i];
+    if (rows && (i == 0 || index != feature_rows_[i - 1]))
+      row = recorded_row(recorder_, [rows, index] { return rows->saved_row(index); });
+    features_[i].row = row;
+  }
+}
+
+void LazyDataset::save_as(const std::string& path, const SaveRowsOptions& options) {
+  if (row_format(path, options); options.mode == "immediate") {
+    Dataset rows = *rows_;
+    return rows.save_as(path, options);
+  }
+  const auto writer = std::make_shared<RowWriter>(path, options);
+  record_to(writer);
+  writer->start();
+}
+
+void LazyDataset::record_to(std::shared_ptr<RowWriter> writer) {
+  Dataset rows = *rows_;
+  rows.record_to(writer);  // which looks at its files
+  recorder_ = std::move(writer);
+}
+
+void LazyDataset::flush_save() {
+  if (const auto writer = std::exchange(recorder_, nullptr)) writer->finish();
+}
+
+void IterableDataset::save_as(const std::string& path, const SaveRowsOptions& options) {
+  const std::string format = row_format(path, options);
+  if (options.mode == "training") {
+    const auto writer = std::make_shared<RowWriter>(path, options);
+    record_to(writer);
+    return writer->start();
+  }
+  const Json here = state();
+  std::vector<Row> rows;
+  std::exception_ptr error;
+  keeps_rows_ = true;
+  rewind();
+  try {
+    std::shared_ptr<const Row> last;
+    for (;;) {
+      if (ready_.empty()) fill();
+      if (ready_.empty()) break;
+      const Ready ready = std::move(ready_.front());
+      ready_.pop_front();
+      if (!ready.problem.empty()) throw invalid_argument(ready.problem);
+      if (ready.row != last) rows.push_back(*ready.row);
+      last = ready.row;
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  keeps_rows_ = recorder_ != nullptr;
+  restore(here);
+  if (error) std::rethrow_exception(error);
+  write_rows(path, format, rows);
+}
+
+void IterableDataset::record_to(std::shared_ptr<RowWriter> writer) {
+  std::vector<std::string> paths;
+  for (const auto& [meta, path] : files_) paths.push_back(path);
+  if (writer != nullptr) check_writes_elsewhere(*writer, paths);
+  recorder_ = std::move(writer);
+  const Json here = state();  // rows that are encoded already are made again, to be kept
+  keeps_rows_ = recorder_ != nullptr;
+  if (!ready_.empty()) restore(here);
+}
+
+void IterableDataset::flush_save() {
+  if (const auto writer = std::exchange(recorder_, nullptr)) writer->finish();
+  keeps_rows_ = false;
 }
 
 }  // namespace twinkle

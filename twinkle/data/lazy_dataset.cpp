@@ -13,22 +13,29 @@ void check_template(const std::shared_ptr<const Template>& tmpl, const char* wha
 
 }  // namespace
 
-LazyDataset::LazyDataset(Dataset data, std::shared_ptr<const Template> tmpl)
-    : data_(std::move(data)), template_(std::move(tmpl)) {
+LazyDataset::LazyDataset(Dataset data, std::shared_ptr<const Template> tmpl) : template_(std::move(tmpl)) {
   check_template(template_, "LazyDataset");
   if (template_->options().truncation_strategy == "split") {
     throw invalid_argument(
         "[dataset] LazyDataset cannot split rows (truncation_strategy): how many samples there are would "
         "depend on them; use left, right, delete or raise, or an IterableDataset");
   }
-  data_.ensure_mapped();
+  data.ensure_mapped();
+  recorder_ = data.recorder();
+  data.record_to(nullptr);  // rows that wait to be written hold the data set, which must not hold the writer
+  rows_ = std::make_shared<const Dataset>(std::move(data));
 }
 
 std::vector<InputFeature> LazyDataset::sample(int64_t index) const {
   try {
-    return data_.encode_row(*template_, index).features;
+    std::vector<InputFeature> features = rows_->encode_row(*template_, index).features;
+    if (recorder_ && !features.empty()) {
+      const auto row = recorded_row(recorder_, [rows = rows_, index] { return rows->saved_row(index); });
+      for (InputFeature& feature : features) feature.row = row;
+    }
+    return features;
   } catch (const Error& e) {
-    throw Error(e.kind(), dataset_internal::at_place(data_.place(index), e.what()));
+    throw Error(e.kind(), dataset_internal::at_place(rows_->place(index), e.what()));
   }
 }
 
@@ -229,6 +236,7 @@ void IterableDataset::fill() {
     }
     std::vector<Dataset::EncodedRow> made(rows.size());
     std::vector<char> deleted(rows.size(), 0);
+    std::vector<std::shared_ptr<const Row>> saved(rows.size());
     if (!good.empty()) {
       Dataset chunk(DatasetMeta{.data = std::move(good)});
       chunk.map_parts(map_);
@@ -238,6 +246,7 @@ void IterableDataset::fill() {
         if (row.features.empty()) problems[at] = "[dataset] " + places[at] + ": " + row.remark;
         deleted[at] = row.deleted ? 1 : 0;
         for (auto& feature : row.features) feature.origin = places[at];
+        if (keeps_rows_) saved[at] = std::make_shared<const Row>(chunk.saved_row(i));
         made[at] = std::move(row);
       });
       for (const auto& [i, reason] : bad) {
@@ -254,13 +263,13 @@ void IterableDataset::fill() {
         // Windows of a row that was split are samples of their own, conversations of a row belong together.
         auto& [features, parts, remark, gone] = made[i];
         for (size_t k = 0; k < features.size(); ++k) {
-          if (k == 0 || parts[k].empty()) ready_.push_back({});
+          if (k == 0 || parts[k].empty()) ready_.push_back({{}, "", saved[i]});
           ready_.back().features.push_back(std::move(features[k]));
         }
       } else if (deleted[i] != 0 || options_.bad_rows == BadRows::kDrop) {
         count_dropped(after[i], problems[i]);
       } else {
-        ready_.push_back({{}, problems[i]});  // raised in its turn, so that no row around it is lost
+        ready_.push_back({{}, problems[i], nullptr});  // raised in its turn, so that no row around it is lost
       }
     }
   }
@@ -273,6 +282,10 @@ std::optional<std::vector<InputFeature>> IterableDataset::next() {
   ready_.pop_front();
   ++given_;
   if (!out.problem.empty()) throw invalid_argument(out.problem);
+  if (recorder_ && out.row) {
+    const auto row = recorded_row(recorder_, [saved = out.row] { return *saved; });
+    for (InputFeature& feature : out.features) feature.row = row;
+  }
   return std::move(out.features);
 }
 

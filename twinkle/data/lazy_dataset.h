@@ -15,13 +15,18 @@ class LazyDataset final : public SampleSource {
  public:
   /// `data` as mapped, filtered and mixed as it shall be. truncation_strategy split is invalid_argument.
   LazyDataset(Dataset data, std::shared_ptr<const Template> tmpl);
-  int64_t size() const override { return data_.size(); }
+  int64_t size() const override { return rows_->size(); }
   std::vector<InputFeature> sample(int64_t index) const override;
   bool may_fail() const override { return true; }
-  const Dataset& dataset() const { return data_; }
+  const Dataset& dataset() const { return *rows_; }
+  /// As those of Dataset; before a loader draws samples.
+  void save_as(const std::string& path, const SaveRowsOptions& options = {});
+  void flush_save();
+  void record_to(std::shared_ptr<RowWriter> writer);
 
  private:
-  Dataset data_;
+  std::shared_ptr<const Dataset> rows_;
+  std::shared_ptr<RowWriter> recorder_;
   std::shared_ptr<const Template> template_;
 };
 
@@ -59,6 +64,11 @@ class IterableDataset final : public SampleStream {
   void restore(const Json& state) override;
   /// The next row as it is read, after filters; not to be mixed with next().
   std::optional<Row> next_row();
+  /// As those of Dataset. Mode "immediate" reads the stream from its beginning to its end, writes the rows
+  /// that can be used, and goes on where it stood.
+  void save_as(const std::string& path, const SaveRowsOptions& options = {});
+  void flush_save();
+  void record_to(std::shared_ptr<RowWriter> writer);
   /// Rows left out so far, each once, however often the stream was rewound.
   int64_t num_dropped() const { return num_dropped_; }
   /// The first hundred.
@@ -90,9 +100,12 @@ class IterableDataset final : public SampleStream {
   Place at_, chunk_begin_;
   struct Ready {
     std::vector<InputFeature> features;
-    std::string problem;  // raised instead
+    std::string problem;             // raised instead
+    std::shared_ptr<const Row> row;  // as it is saved, where rows are kept
   };
   std::deque<Ready> ready_;
+  std::shared_ptr<RowWriter> recorder_;
+  bool keeps_rows_ = false;
   int64_t given_ = 0;   // samples of the chunk that were given out
   Place last_dropped_;  // rows up to here are not counted again
   int64_t num_dropped_ = 0;

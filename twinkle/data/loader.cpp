@@ -237,7 +237,21 @@ void DataLoader::failed(int64_t index, const std::string& reason) {
 }
 
 std::vector<InputFeature> DataLoader::next() {
-  if (stream_) return next_of_stream();
+  std::vector<InputFeature> batch = stream_ ? next_of_stream() : next_of_samples();
+  size_t at = 0;
+  for (const int64_t size : last_sizes_) {
+    std::shared_ptr<const FetchedRow> told;
+    for (const size_t end = at + static_cast<size_t>(size); at < end; ++at) {
+      const auto row = std::move(batch[at].row);
+      if (row == nullptr || row == told) continue;
+      row->fetched();
+      told = row;
+    }
+  }
+  return batch;
+}
+
+std::vector<InputFeature> DataLoader::next_of_samples() {
   const int64_t n = num_features();
   const bool may_fail = samples_->may_fail();
   int64_t failed_in_a_row = 0;

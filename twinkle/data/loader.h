@@ -67,7 +67,8 @@ std::pair<int64_t, int64_t> rank_slice(int64_t count, int64_t rank, int64_t worl
 /// one number, so a run resumes in mid-epoch exactly, also with another batch size or number of ranks: epoch
 /// e holds the positions [e * n, (e + 1) * n) of n samples. A sample that fails is replaced by the next one
 /// of the epoch, so batches stay full and no row is made twice; it counts as consumed, and so does a dropped
-/// last batch.
+/// last batch. A feature whose row wants to know (InputFeature::row) is told of when next() gives it out,
+/// once for all features of a sample that are of the same row.
 class DataLoader {
  public:
   DataLoader(std::vector<InputFeature> features, const DataLoaderOptions& options);
@@ -106,6 +107,7 @@ class DataLoader {
   int64_t smallest_batch() const;
   void skip_short_rest();
   const std::vector<int64_t>& order_of(int64_t epoch);
+  std::vector<InputFeature> next_of_samples();
   std::vector<InputFeature> next_of_stream();
   Sample make(int64_t index, std::string* failure) const;
   void failed(int64_t index, const std::string& reason);

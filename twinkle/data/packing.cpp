@@ -127,6 +127,7 @@ InputFeature cut_feature(const InputFeature& whole, int64_t begin, int64_t end) 
     out.weights.back() = 0;
   }
   out.origin = whole.origin;
+  out.row = whole.row;
   return out;
 }
 

@@ -398,6 +398,12 @@ std::string_view RowFiles::bytes(const RowRef& ref) const {
                                                                    static_cast<size_t>(ref.length));
 }
 
+std::vector<std::string> RowFiles::paths() const {
+  std::vector<std::string> out;
+  for (const File& file : files_) out.push_back(file.path);
+  return out;
+}
+
 std::string RowFiles::place(const RowRef& ref) const {
   std::string out = files_[static_cast<size_t>(ref.file)].path + " row " + std::to_string(ref.number);
   if (ref.line != ref.number) out += " (line " + std::to_string(ref.line) + ")";

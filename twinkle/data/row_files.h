@@ -50,6 +50,8 @@ class RowFiles {
   static std::string hash_of_file(const std::string& path, const RowFileOptions& options);
 
   const std::vector<RowRef>& rows() const { return rows_; }
+  /// Of the files, in their order.
+  std::vector<std::string> paths() const;
   /// SHA-256 that changes with the row's content: of a JSON row its bytes; of others also what makes a row of
   /// them (names of columns, separator), or the table's file and the row's number.
   std::string hash(const RowRef& ref) const;

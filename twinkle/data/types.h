@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,13 @@ struct Trajectory {
   Json user_data = Json::array();
 };
 
+/// A row that wants to know when a DataLoader gives a sample of it out (Dataset::save_as, mode "training").
+class FetchedRow {
+ public:
+  virtual ~FetchedRow() = default;
+  virtual void fetched() const = 0;
+};
+
 /// Tokens ready for the model. Labels are stored already shifted: labels[t] is the target of position t, and
 /// kIgnoreIndex where nothing is scored; the last one is always kIgnoreIndex.
 struct InputFeature {
@@ -37,6 +45,7 @@ struct InputFeature {
   int32_t label_position(size_t label) const {
     return label_positions.empty() ? static_cast<int32_t>(label) : label_positions[label];
   }
+  std::shared_ptr<const FetchedRow> row;  // null, unless it wants to know when it is given out
   int64_t num_trained() const {
     int64_t n = 0;
     for (const int32_t label : labels) n += label != kIgnoreIndex;
