@@ -152,6 +152,9 @@ TEST(Commands, CombinationsThatCannotBe) {
        "weights are held with --dtype"},
       {"sft", sft({"--streaming", "--lazy"}),
        "[command line] 'lazy': excludes --streaming, which encodes rows as they come, too"},
+      {"sft", sft({"--save-rows", "rows.txt"}),
+       "[command line] 'save_rows': [dataset] save_as: unknown format 'txt' (known: jsonl, json, csv, "
+       "parquet)"},
       {"sft", sft({"--streaming", "--data-slice", "0:3"}),
        "[command line] 'data_slice': a stream has no row numbers (--streaming)"},
       {"sft", sft({"--streaming", "--num-train-epochs", "2"}),

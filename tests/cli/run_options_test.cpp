@@ -185,6 +185,60 @@ TEST_F(RunOptions, StreamedAndLazyRowsResumeAnywhere) {
       tail(bins, 2));
 }
 
+// What a run draws is on record, and changes no bit of it.
+TEST_F(RunOptions, RowsThatAreTrainedOnAreSaved) {
+  const auto lines_of = [&](const std::string& path) {
+    std::vector<Json> lines;
+    const std::string text = read_file(path);
+    for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+      lines.push_back(Json::parse(text.substr(at, text.find('\n', at) - at)));
+    return lines;
+  };
+  const auto asked = [](const Json& line) { return line.at("messages")[0].at("content").get<std::string>(); };
+  const Words options = {"--max-steps", "6", "--save-steps", "2"};
+  const std::string plain = run("plain", options);
+  for (const char* way : {"--no-shuffle", "--lazy", "--streaming"}) {
+    const std::string name = way + 2, file = root_ + "/" + name + ".jsonl";
+    const auto with = [&](const Words& more) {
+      Words all = options;
+      all.push_back(way);
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    const Ran ran = sft(name, with({"--save-rows", file}));
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(digest(name), plain) << way;
+    EXPECT_NE(ran.err.find("wrote 12 rows to " + file), std::string::npos) << ran.err;
+    const std::vector<Json> lines = lines_of(file);
+    ASSERT_EQ(lines.size(), 12u) << way;
+    for (size_t i = 0; i < lines.size(); ++i)
+      EXPECT_EQ(asked(lines[i]), "question " + std::to_string(i % 10)) << way;
+    // What was drawn before the checkpoint is in the file of the run that was broken off, which stays.
+    const std::string from = root_ + "/" + name + "/checkpoint-step-4",
+                      rest_file = root_ + "/" + name + "-rest.jsonl";
+    const Ran same = sft(name + "-resumed", with({"--resume-from-checkpoint", from, "--save-rows", file}));
+    EXPECT_EQ(same.code, 2);
+    EXPECT_NE(same.err.find("may hold the rows of the run that is resumed; give another file"),
+              std::string::npos)
+        << same.err;
+    run(name + "-resumed", with({"--resume-from-checkpoint", from, "--save-rows", rest_file}));
+    const std::vector<Json> rest = lines_of(rest_file);
+    ASSERT_EQ(rest.size(), 4u) << way;
+    for (size_t i = 0; i < rest.size(); ++i) EXPECT_EQ(rest[i], lines[8 + i]) << way;
+    // A replay writes nothing of the kind.
+    std::filesystem::remove(file);
+    EXPECT_EQ(replayed(name).value("equal", false), true);
+    EXPECT_FALSE(file_exists(file));
+  }
+  const Ran over = sft("over", {"--max-steps", "1", "--save-rows", root_ + "/rows.jsonl"});
+  EXPECT_EQ(over.code, 2);
+  EXPECT_NE(over.err.find("holds the rows that are read"), std::string::npos) << over.err;
+  const Ran folder = sft("folder", {"--max-steps", "1", "--save-rows", root_ + "/none/rows.csv"});
+  EXPECT_NE(folder.code, 0);
+  EXPECT_NE(folder.err.find("cannot write '" + root_ + "/none/rows.csv.jsonl'"), std::string::npos)
+      << folder.err;
+}
+
 TEST_F(RunOptions, StreamedRowsAreDroppedAndCounted) {
   std::string rows = read_file(root_ + "/rows.jsonl");
   rows.insert(rows.find('\n') + 1, "{\"query\": \"q\", \"response\": 5}\n");

@@ -134,6 +134,11 @@ ArgGroup dataset_args() {
              "File that gets every row that is left out, with the reason, as JSON lines; with --lazy those "
              "that filters leave out.",
              {.aliases = {"dropped_log_path"}, .value = "FILE"}),
+      option(
+          "save_rows", kString, nullptr,
+          "File that gets every row that is trained on, as it is drawn: conversations in .jsonl, .json, .csv "
+          "or .parquet.",
+          {.value = "FILE"}),
       option("bad_rows", kString, "raise", "Stop at a row that cannot be used, or drop it and count it.",
              {.choices = {"raise", "drop"}}),
       option("text_split", kString, "file", "Rows of a .txt file: the whole file, each paragraph, each line.",

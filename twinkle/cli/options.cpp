@@ -104,6 +104,13 @@ void check_reading(const ParsedArgs& args) {
   only_with(args, "lazy", !lazy || !streaming, "excludes --streaming, which encodes rows as they come, too");
   only_with(args, "filters", !streaming, "look at all rows (--streaming)");
   only_with(args, "dropped_log", !streaming, "lists rows of data that are read before the run (--streaming)");
+  if (args.has("save_rows")) {
+    try {
+      row_format(args.get_string("save_rows"), {});
+    } catch (const Error& e) {
+      throw Error(e.kind(), "[" + args.source("save_rows") + "] 'save_rows': " + e.what());
+    }
+  }
   only_with(args, "data_slice", !streaming, "a stream has no row numbers (--streaming)");
   only_with(args, "num_train_epochs", !streaming,
             "how long a stream is, is not known (--streaming); give --max-steps or --train-samples");
@@ -348,7 +355,8 @@ DataLoader make_lazy_loader(const ParsedArgs& args, Dataset data, std::shared_pt
   return DataLoader(std::make_shared<LazyDataset>(std::move(data), std::move(tmpl)), options);
 }
 
-StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template> tmpl) {
+StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template> tmpl,
+                          std::shared_ptr<RowWriter> recorder) {
   const DatasetMeta meta{.dataset_id = text_of(args, "dataset_id"),
                          .text_split = args.get_string("text_split"),
                          .columns = string_list(args, "csv_columns")};
@@ -378,6 +386,7 @@ StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template
       throw invalid_argument(not_for_training(parts.front().name));
     return parts;
   });
+  if (recorder) stream->record_to(std::move(recorder));
   out.source = stream.get();
   const DataLoaderOptions loader{.batch_size = args.get_int("batch_size"), .shuffle = false};
   if (args.get_string("packing") == "none") {

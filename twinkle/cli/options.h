@@ -63,7 +63,8 @@ struct StreamingData {
   const IterableDataset* source = nullptr;  // what the loader draws from
   std::vector<std::string> notes;
 };
-StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template> tmpl);
+StreamingData load_stream(const ParsedArgs& args, std::shared_ptr<const Template> tmpl,
+                          std::shared_ptr<RowWriter> recorder = nullptr);
 std::vector<std::string> string_list(const ParsedArgs& args, std::string_view name);
 /// Applies --threads.
 void apply_threads(const ParsedArgs& args);

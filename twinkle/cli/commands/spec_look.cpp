@@ -92,7 +92,7 @@ std::vector<ArgGroup> render_groups() {
                 color_arg()};
   ArgGroup data = dataset_args();
   for (const char* name : {"data_slice", "bad_rows", "eval_dataset_id", "packing", "streaming", "lazy",
-                           "filters", "filter_options", "dropped_log", "encoded_cache"})
+                           "filters", "filter_options", "dropped_log", "save_rows", "encoded_cache"})
     data.remove(name);
   return {input, tokenizer_args(), data, template_args(), program_args()};
 }

@@ -92,6 +92,7 @@ class Run {
   void check_model();
   void load_data();
   void tell_dropped_rows();
+  void check_recorder() const;
   void load_model();
   void resume();
   void record_resume(const ResumeInfo& info);
@@ -118,6 +119,7 @@ class Run {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const Template> template_;
   std::unique_ptr<DataLoader> loader_;
+  std::shared_ptr<RowWriter> recorder_;      // of --save-rows
   const IterableDataset* stream_ = nullptr;  // what the loader draws from with --streaming
   int64_t batches_per_epoch_ = 0;            // 0: not known
   std::vector<InputFeature> eval_features_;
@@ -188,6 +190,8 @@ void Run::check_model() {
 void Run::load_data() {
   tokenizer_ = load_tokenizer(args_);
   template_ = std::shared_ptr<const Template>(load_template(args_, tokenizer_, plan_.config.max_position));
+  if (args_.has("save_rows") && options_.checkpoints)
+    recorder_ = std::make_shared<RowWriter>(args_.get_string("save_rows"), SaveRowsOptions{});
   const bool logs_dropped = args_.has("dropped_log") && options_.checkpoints;
   std::string dropped_log;
   const auto encode = [&](Dataset& data, std::string& hash) {
@@ -204,13 +208,14 @@ void Run::load_data() {
     return data.take_features();
   };
   if (args_.get_bool("streaming")) {
-    StreamingData data = load_stream(args_, template_);
+    StreamingData data = load_stream(args_, template_, recorder_);
     for (const auto& line : data.notes) note("note: " + line);
     stream_ = data.source;
     dataset_hash_ = stream_->content_hash();
     loader_ = std::move(data.loader);
   } else {
     Dataset data = load_dataset(args_);
+    if (recorder_) data.record_to(recorder_);
     if (args_.get_bool("lazy")) {
       for (const auto& line : data.notes()) note("note: " + line);
       dataset_hash_ = data.content_hash();
@@ -230,12 +235,27 @@ void Run::load_data() {
   if (stream_ == nullptr) num_samples = loader_->num_features();
   samples_ = samples_of_run(args_, *template_, num_samples);
   if (options_.repeats) check_repeated_samples(*options_.repeats, args_, dataset_hash_, samples_);
+  check_recorder();
   if (const auto eval = load_eval_dataset(args_)) eval_features_ = encode(*eval, eval_hash_);
   if (logs_dropped) write_file_atomic(args_.get_string("dropped_log"), dropped_log);
   schedule_ = schedule_of(args_, batches_per_epoch_);
   check_components(args_, schedule_.steps);
   stopped_early_ = options_.stop_after && *options_.stop_after < schedule_.steps;
   if (stopped_early_) schedule_ = {.steps = *options_.stop_after};
+}
+
+// What a run wrote before it was broken off is not lost by going on with it, nor are rows that are read.
+void Run::check_recorder() const {
+  if (!recorder_) return;
+  const std::string where = "[" + args_.source("save_rows") + "] 'save_rows': '";
+  for (const std::string& path : {recorder_->path(), recorder_->growing_path()}) {
+    if (args_.has("resume_from_checkpoint") && file_exists(path))
+      throw conflict(where + path + "' may hold the rows of the run that is resumed; give another file");
+  }
+  if (args_.has("eval_dataset_id")) {
+    std::vector<std::string> notes;
+    check_writes_elsewhere(*recorder_, RowFiles::paths_of(args_.get_string("eval_dataset_id"), &notes));
+  }
 }
 
 void Run::load_model() {
@@ -287,11 +307,26 @@ void Run::resume() {
 
 // Options that change no bit of what is trained, and those that a resumed run has by being one.
 Json options_of_the_bits(Json options) {
-  for (const char* name :
-       {"output_dir", "overwrite_output_dir", "resume_from_checkpoint", "resume_only_model",
-        "ignore_data_skip", "save_steps", "save_total_limit", "log_interval", "eval_dataset_id",
-        "eval_interval", "eval_samples", "threads", "device", "max_tokens_per_pass", "recompute", "config",
-        "encoded_cache", "dropped_log", "json"}) {
+  for (const char* name : {"output_dir",
+                           "overwrite_output_dir",
+                           "resume_from_checkpoint",
+                           "resume_only_model",
+                           "ignore_data_skip",
+                           "save_steps",
+                           "save_total_limit",
+                           "log_interval",
+                           "eval_dataset_id",
+                           "eval_interval",
+                           "eval_samples",
+                           "threads",
+                           "device",
+                           "max_tokens_per_pass",
+                           "recompute",
+                           "config",
+                           "encoded_cache",
+                           "dropped_log",
+                           "save_rows",
+                           "json"}) {
     options.erase(name);
   }
   return options;
@@ -494,6 +529,7 @@ TrainingRunResult Run::run() {
                            "; raise --max-steps or --num-train-epochs");
   }
   write_manifest();
+  if (recorder_) recorder_->start();
   // Reports of the run that this one goes on with are kept, those of any other are not.
   const int64_t resumed_at = continues_in_place() ? run_step() : 0;
   metrics_ = std::make_unique<JsonlWriter>(output_dir_ + "/metrics.jsonl", resumed_at);
@@ -522,6 +558,10 @@ TrainingRunResult Run::run() {
       result_.train_seconds > 0 ? static_cast<double>(result_.tokens) / result_.train_seconds : 0;
   result_.peak_rss_mb = static_cast<double>(peak_resident_bytes()) / 1e6;
   write_file_atomic(output_dir_ + "/summary.json", result_.to_json().dump() + "\n");
+  if (recorder_) {  // last: whatever is wrong with the rows, the run is whole
+    recorder_->finish();
+    note("wrote " + with_commas(recorder_->num_rows()) + " rows to " + recorder_->path());
+  }
   return result_;
 }
 
