@@ -4,6 +4,7 @@
 
 #include "tests/thrown.h"
 #include "twinkle/core/error.h"
+#include "twinkle/core/utf8.h"
 
 namespace twinkle {
 namespace {
@@ -29,6 +30,20 @@ TEST(Yaml, KnowsItsLines) {
   const YamlNode root = parse_yaml("a:\n  - 1\n  - b: 2\n\nc: 3\n", "f");
   EXPECT_EQ(root.map[0].second.list[1].map[0].second.line, 3);
   EXPECT_EQ(root.map[1].second.line, 5);
+}
+
+// A value is written out as JSON, which has no other text.
+TEST(Yaml, IsUtf8) {
+  for (const char* text : {"", "a", "\u00e9", "\u4f60\u597d", "\uffff", "\U0001F680", "\U0010FFFF"})
+    EXPECT_TRUE(is_utf8(text)) << text;
+  // A byte of Latin-1, one that continues nothing, cut off, in too many bytes, a surrogate, above the last
+  // code.
+  for (const char* text : {"caf\xE9", "\x80", "\xE4\xBD", "\xC0\xAF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
+                           "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE4\xBD\xC0"})
+    EXPECT_FALSE(is_utf8(text)) << text;
+  EXPECT_EQ(yaml_to_json(parse_yaml("a: caf\u00e9", "f")), (Json{{"a", "caf\u00e9"}}));
+  EXPECT_EQ(error_of("a: 1\nb: caf\xE9"), "[f line 2] this is not UTF-8 text");
+  EXPECT_EQ(error_of("caf\xE9: 1"), "[f line 1] this is not UTF-8 text");
 }
 
 TEST(Yaml, BombsAreRefusedEarly) {

@@ -184,6 +184,17 @@ applications:
     EXPECT_EQ(config.errors[i], expected[i]) << i;
 }
 
+TEST(ServerConfig, NullSaysNothing) {
+  const ServerConfig config = read(R"yaml(
+model_id:
+model_name: ~
+applications:
+  - {name: m, import_path: model, args: {model_id: a, backend: mock, device_group: , device_mesh: }}
+)yaml");
+  EXPECT_TRUE(config.errors.empty()) << config.errors[0];
+  EXPECT_EQ(values(config), (Json{{"model_id", "a"}, {"model_name", {"a"}}}));
+}
+
 TEST(ServerConfig, FilesThatAreNone) {
   EXPECT_EQ(read("a: [").errors.size(), 1u);
   EXPECT_EQ(read("- a").errors,
@@ -191,6 +202,10 @@ TEST(ServerConfig, FilesThatAreNone) {
   EXPECT_EQ(read("port: 1\nport: 2").errors.size(), 1u);
   EXPECT_EQ(read("config: other.yaml").errors,
             std::vector<std::string>{"[s.yaml line 1] a configuration file cannot name another"});
+  EXPECT_EQ(read("model_name: {a: b}").errors,
+            std::vector<std::string>{"[s.yaml line 1] 'model_name': expected a list of strings, got map"});
+  EXPECT_EQ(read("host: a\nhttp_options: {host: caf\xE9}").errors,
+            std::vector<std::string>{"[s.yaml line 2] this is not UTF-8 text"});
   EXPECT_EQ(read("applications: 3").errors,
             std::vector<std::string>{"[s.yaml line 1] 'applications': expected a list"});
   EXPECT_EQ(read("applications:\n - {name: p, import_path: processor}").errors,

@@ -128,9 +128,11 @@ Json yaml_value(const ArgSpec& arg, const YamlNode& node, const std::string& whe
     item.type = type == ParamType::kIntList ? ParamType::kInt : ParamType::kFloat;
   } else if (type == ParamType::kStringList) {
     item.type = ParamType::kString;
-  } else {
+  }
+  const bool is_map = node.kind == YamlNode::Kind::kMap;
+  if (is_map || item.type == type) {
     throw invalid_argument("[" + where + "] '" + arg.param.name + "': expected " +
-                           std::string(param_type_name(type)) + ", got list");
+                           std::string(param_type_name(type)) + ", got " + (is_map ? "map" : "list"));
   }
   Json out = Json::array();
   for (const auto& entry : node.list) {

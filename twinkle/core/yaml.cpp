@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/utf8.h"
 
 namespace twinkle {
 namespace {
@@ -51,6 +52,7 @@ class YamlBuilder : public YAML::EventHandler {
     node.line = line_of(mark);
     node.quoted = tag == "!" || tag == "tag:yaml.org,2002:str";
     if (!node.quoted && !tag.empty() && tag != "?") fail(node.line, "tag '" + tag + "' is not supported");
+    if (!is_utf8(value)) fail(node.line, "this is not UTF-8 text");
     node.kind = YamlNode::Kind::kScalar;
     node.scalar = value;
     if (!node.quoted &&

@@ -38,7 +38,7 @@ struct YamlEntry {
 
 /// The one document of `text`. invalid_argument "[`where` line N] ..." for what is not YAML, a second
 /// document, a repeated key, a key that is not a plain scalar, or a limit that is passed. Tags other than
-/// !!str are refused.
+/// !!str are refused, and text that is not UTF-8.
 YamlNode parse_yaml(std::string_view text, std::string_view where, const YamlLimits& limits = {});
 
 /// The value in JSON; plain scalars are typed as in YAML's core schema.

@@ -182,7 +182,8 @@ class ConfigReader {
     }
     if (arg->param.name == "config") return error(node, "a configuration file cannot name another");
     try {
-      put(arg->param.name, checked_yaml(*arg, node, at(node)), node);
+      Json value = checked_yaml(*arg, node, at(node));
+      if (!value.is_null()) put(arg->param.name, std::move(value), node);
     } catch (const Error& e) {
       out_.errors.emplace_back(e.what());
     }
