@@ -120,6 +120,21 @@ TEST(TinkerApi, TellsThatTheDiskIsFull) {
   EXPECT_HAS(api.result(api.post("optim_step", step)).dump(), "nothing has been accumulated");
 }
 
+// What has no number comes behind all that have one, and is not taken for the unloading, which is behind
+// that.
+TEST(TinkerApi, NumbersEndBeforeThatOfTheUnloading) {
+  const test::TempDir dir;
+  Api api(dir / "data");
+  const std::string model = api.model(api.session());
+  constexpr int64_t kMost = int64_t{1} << 61;
+  EXPECT_HAS(api.post("optim_step", {{"model_id", model}, {"seq_id", kMost + 1}}, 400).dump(),
+             "must be a whole number");
+  for (const Json& step : {Json{{"model_id", model}, {"seq_id", kMost}}, Json{{"model_id", model}}})
+    EXPECT_HAS(api.result(api.post("optim_step", step)).dump(), "nothing has been accumulated");
+  EXPECT_EQ(api.result(api.post("unload_model", {{"model_id", model}})).at("model_id"), model);
+  EXPECT_HAS(api.result(api.post("optim_step", {{"model_id", model}})).dump(), "unloaded");
+}
+
 TEST(TinkerApi, WaitsForTheDiskNoLongerThanADeadline) {
   const test::TempDir dir;
   std::atomic<bool> hangs{false};

@@ -129,7 +129,7 @@ CallHead call_head(std::string_view proto) {
     if (in.field() == 1) head.model_id = in.text();
     if (in.field() == 2) {
       const int64_t seq = in.integer();
-      if (seq < 0 || seq > kMostSeq) throw invalid_argument("'seq_id' must be from 0 to 2^62");
+      if (seq < 0 || seq > kMostSeq) throw invalid_argument("'seq_id' must be from 0 to 2^61");
       if (seq > 0) head.seq_id = seq;
     }
     if (in.field() == 6) head.forward_only = in.boolean();

@@ -8,7 +8,8 @@
 
 namespace twinkle::serve::tinker {
 
-inline constexpr int64_t kMostSeq = int64_t{1} << 62;
+/// Operations without a number come behind all others, and still before the unloading (kUnloadNumber).
+inline constexpr int64_t kMostSeq = int64_t{1} << 61;
 
 /// Nothing for null and what is not there.
 const Json* find(const Json& object, const char* key);

@@ -119,7 +119,7 @@ double seconds_of(const std::string& time) {
       zone = sign * (offset.tm_hour * 3600 + offset.tm_min * 60);
     }
   }
-  if (rest == nullptr || *rest != '\0')
+  if (rest != time.c_str() + time.size())
     throw invalid_argument("'" + time.substr(0, 64) + "' is not a time as 2026-01-31T00:00:00Z");
   return static_cast<double>(::timegm(&parts)) + fraction - zone;
 }
