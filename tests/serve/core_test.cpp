@@ -394,6 +394,24 @@ TEST(Core, AnswersAnOperationWithBytesThatAreNoText) {
   EXPECT_EQ(rig.submit(op), id);
 }
 
+// The folder of a snapshot is removed when there is a newer one.
+TEST(Core, TakesNoOtherFolderForASnapshot) {
+  for (const char* folder :
+       {"../other", "snapshots/../../other", "snapshots/", "snapshots/1/", "/other", "snapshots/-1"}) {
+    const test::TempDir dir;
+    test::write_text(dir / "other/kept", "x");
+    {
+      Log log(dir / "data/log", [](std::string_view) {});
+      log.append(join_record(
+                     {{"record", "snapshot"}, {"model", "s:train:0"}, {"folder", folder}, {"closed", 1}}, ""),
+                 nullptr);
+    }
+    EXPECT_EQ(test::thrown([&] { Rig rig(dir / "data"); }, ErrorKind::kUnavailable),
+              std::string("[log] a record speaks of a snapshot in '") + folder + "', which is none");
+    EXPECT_TRUE(file_exists(dir / "other/kept"));
+  }
+}
+
 // What succeeded once and fails when it is carried out again, after a kill (the folder as it was then).
 TEST(Core, TrainsOnNothingThatCouldNotBeRestored) {
   const test::TempDir dir;

@@ -5,6 +5,7 @@
 #include "twinkle/core/caught.h"
 #include "twinkle/core/clock.h"
 #include "twinkle/serve/core.h"
+#include "twinkle/serve/stored.h"
 
 namespace twinkle::serve {
 namespace {
@@ -174,8 +175,8 @@ void Core::carry_out_alone(Turn& turn) {
 
 Json Core::create_model(const Operation& op) {
   LoraShape shape;
-  shape.rank = op.args.at("rank");
-  shape.seed = op.args.at("seed");
+  shape.rank = whole<int64_t>(op.args.at("rank"));
+  shape.seed = whole<uint64_t>(op.args.at("seed"));
   shape.attention = op.args.at("attention");
   shape.mlp = op.args.at("mlp");
   shape.unembedding = op.args.at("unembedding");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "twinkle/serve/core.h"
+#include "twinkle/serve/stored.h"
 
 namespace twinkle::serve {
 
@@ -13,13 +14,15 @@ namespace fs = std::filesystem;
 namespace {
 // In memory, as copies that wait for the disk.
 constexpr size_t kSnapshotsInFlight = 2;
+constexpr std::string_view kSnapshots = "snapshots/";
 }  // namespace
 
 // Snapshots.
 
 Core::Snapshot Core::Snapshot::from(const Json& head) {
-  return {
-      .folder = head.at("folder"), .closed = head.at("closed"), .unloaded = head.value("unloaded", false)};
+  return {.folder = head.at("folder"),
+          .closed = whole<int64_t>(head.at("closed")),
+          .unloaded = head.value("unloaded", false)};
 }
 
 std::string Core::Snapshot::record(const std::string& model) const {
@@ -28,10 +31,16 @@ std::string Core::Snapshot::record(const std::string& model) const {
   return join_record(head, "");
 }
 
+// Folders of snapshots are removed when there are newer ones: what a record names must be one.
 uint64_t Core::Snapshot::number() const {
+  if (folder.empty()) return 0;
   uint64_t number = 0;
-  std::from_chars(folder.data() + folder.rfind('/') + 1, folder.data() + folder.size(), number);
-  return number;
+  if (folder.starts_with(kSnapshots)) {
+    const char *begin = folder.data() + kSnapshots.size(), *last = folder.data() + folder.size();
+    const auto [end, error] = std::from_chars(begin, last, number);
+    if (error == std::errc() && end == last) return number;
+  }
+  throw unavailable(std::string(kLogRecord) + " speaks of a snapshot in '" + folder + "', which is none");
 }
 
 // Without gradients everything up to the last barrier is in the weights and the optimizer. One of a model is
@@ -56,7 +65,7 @@ void Core::take_snapshot(const std::string& id, Model& model) {
   Snapshot snapshot{.closed = model.queue.closed()};
   {
     const std::lock_guard lock(mutex_);
-    snapshot.folder = "snapshots/" + std::to_string(next_id_++);
+    snapshot.folder = std::string(kSnapshots) + std::to_string(next_id_++);
     model.being_written = true;
     model.wanted = false;
   }

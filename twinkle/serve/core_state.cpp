@@ -5,6 +5,7 @@
 
 #include "twinkle/core/files.h"
 #include "twinkle/serve/core.h"
+#include "twinkle/serve/stored.h"
 
 namespace twinkle::serve {
 
@@ -44,7 +45,7 @@ void Core::read_record(Recovered& found, std::string_view record) {
     // Its number is not given again: another snapshot would be written over it.
     next_id_ = std::max(next_id_, snapshot.number() + 1);
   } else if (kind == "next") {
-    next_id_ = std::max(next_id_, head.at("id").get<uint64_t>());
+    next_id_ = std::max(next_id_, whole<uint64_t>(head.at("id")));
   } else {
     throw unavailable("[log] a record of kind '" + kind + "', which this version does not know");
   }
@@ -54,14 +55,7 @@ void Core::recover(LogDisk disk) {
   Recovered found;
   log_ = std::make_unique<Log>(
       options_.data_dir + "/log",
-      [&](std::string_view record) {
-        try {
-          read_record(found, record);
-        } catch (const Json::exception& e) {
-          throw unavailable(std::string("[log] a record is not as this program writes it: ") + e.what());
-        }
-      },
-      std::move(disk));
+      [&](std::string_view record) { from_head([&] { read_record(found, record); }); }, std::move(disk));
   requeue(found);
   remove_stray_snapshots();
 }

@@ -5,6 +5,7 @@
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/serve/random_hex.h"
+#include "twinkle/serve/stored.h"
 
 namespace twinkle::serve {
 namespace {
@@ -28,11 +29,11 @@ KeyEntry entry_from(const Json& j) {
   out.scopes = Scopes::parse(j.at("scopes").get<std::vector<std::string>>());
   const Json& limits = j.at("limits");
   out.limits = {.requests_per_second = limits.at("requests_per_second"),
-                .bytes_in_flight = limits.at("bytes_in_flight"),
-                .models = limits.at("models"),
-                .checkpoint_bytes = limits.at("checkpoint_bytes"),
-                .tokens_per_minute = limits.at("tokens_per_minute")};
-  out.priority = j.at("priority");
+                .bytes_in_flight = whole<int64_t>(limits.at("bytes_in_flight")),
+                .models = whole<int64_t>(limits.at("models")),
+                .checkpoint_bytes = whole<int64_t>(limits.at("checkpoint_bytes")),
+                .tokens_per_minute = whole<int64_t>(limits.at("tokens_per_minute"))};
+  out.priority = whole<int64_t>(j.at("priority"));
   out.created = j.at("created");
   if (!j.at("expires").is_null()) out.expires = j.at("expires").get<double>();
   return out;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "twinkle/serve/stored.h"
 #include "twinkle/serve/wire.h"
 
 namespace twinkle::serve {
@@ -131,6 +132,9 @@ CallResult decode_call_result(std::string_view bytes) {
     if (in.field() == 3) result.elementwise_loss.push_back(floats(in.bytes()));
     if (in.field() == 4) result.columns.push_back(in.integer());
   }
+  const auto one_of_each = [&](size_t count) { return count == 0 || count == result.logprobs.size(); };
+  if (!one_of_each(result.elementwise_loss.size()) || !one_of_each(result.columns.size()))
+    throw unavailable(std::string(kLogRecord) + " of a result does not have the same of every datum");
   return result;
 }
 
@@ -169,17 +173,19 @@ std::string operation_record(const Operation& op, bool only_head) {
 }
 
 Operation operation_from(const Json& head, std::string_view body) {
-  return {.id = head.at("id"),
-          .request_id = head.at("request"),
-          .kind = enum_from<OpKind>(kKinds, head.at("kind")),
-          .owner = head.at("owner"),
-          .target = head.at("target"),
-          .seq = head.at("seq"),
-          .args = head.value("args", Json::object()),
-          .body = std::string(body),
-          .forward_only = head.at("forward_only"),
-          .accepted = head.value("accepted", 0.0),
-          .refused = head.value("refused", std::string())};
+  return from_head([&] {
+    return Operation{.id = whole<uint64_t>(head.at("id")),
+                     .request_id = head.at("request"),
+                     .kind = enum_from<OpKind>(kKinds, head.at("kind")),
+                     .owner = head.at("owner"),
+                     .target = head.at("target"),
+                     .seq = whole<int64_t>(head.at("seq")),
+                     .args = head.value("args", Json::object()),
+                     .body = std::string(body),
+                     .forward_only = head.at("forward_only"),
+                     .accepted = head.value("accepted", 0.0),
+                     .refused = head.value("refused", std::string())};
+  });
 }
 
 std::string result_record(const std::string& request_id, const Result& result) {
@@ -189,7 +195,8 @@ std::string result_record(const std::string& request_id, const Result& result) {
 }
 
 Result result_from(const Json& head, std::string_view body) {
-  return {enum_from<Result::Kind>(kResults, head.at("kind")), std::string(body)};
+  return from_head(
+      [&] { return Result{enum_from<Result::Kind>(kResults, head.at("kind")), std::string(body)}; });
 }
 
 }  // namespace twinkle::serve

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "twinkle/core/error.h"
 #include "twinkle/core/json.h"
 #include "twinkle/serve/engine.h"
 
@@ -27,6 +28,16 @@ enum class OpKind {
 
 /// Where an error lies that reading the log meets.
 inline constexpr const char* kLogRecord = "[log] a record";
+
+/// What `work` reads of a record's head; unavailable when that is not as this program writes it.
+template <class Work>
+auto from_head(Work&& work) {
+  try {
+    return work();
+  } catch (const Json::exception& e) {
+    throw unavailable(std::string(kLogRecord) + " is not as this program writes it: " + e.what());
+  }
+}
 
 /// Of the unloading of a model, which comes behind all that a client can number: nothing follows it.
 inline constexpr int64_t kUnloadNumber = (int64_t{1} << 62) + 1;

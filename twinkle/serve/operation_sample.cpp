@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "twinkle/serve/operation.h"
+#include "twinkle/serve/stored.h"
 #include "twinkle/serve/wire.h"
 
 namespace twinkle::serve {
@@ -56,6 +57,35 @@ void read_place(std::string_view bytes, Alternatives& places) {
   for (size_t i = 0; i < std::min(ids.size(), logprobs.size()); ++i) row.emplace_back(ids[i], logprobs[i]);
 }
 
+// Records of the first servers say nothing of what came later.
+SampleCall sample_from(const Json& head, std::string_view body) {
+  const size_t prompt =
+      std::min(body.size(), whole_or<size_t>(head, "prompt_tokens", body.size()) * sizeof(int32_t));
+  SampleCall call{.prompt = list<int32_t>(body.substr(0, prompt)),
+                  .weights = head.at("weights"),
+                  .tenant = head.at("tenant"),
+                  .num_samples = whole<int64_t>(head.at("num_samples")),
+                  .seed = whole<uint64_t>(head.at("seed")),
+                  .temperature = head.at("temperature"),
+                  .top_p = head.at("top_p"),
+                  .top_k = whole<int64_t>(head.at("top_k")),
+                  .stop_strings = head.at("stop_strings").get<std::vector<std::string>>(),
+                  .stop_at_end = head.at("stop_at_end"),
+                  .prompt_logprobs = head.at("prompt_logprobs"),
+                  .topk_prompt_logprobs = whole<int64_t>(head.at("topk_prompt_logprobs")),
+                  .prompt_logprobs_last_n = whole_or<int64_t>(head, "prompt_logprobs_last_n", 0),
+                  .topk_sample_logprobs = whole_or<int64_t>(head, "topk_sample_logprobs", 0),
+                  .prompt_alt_tokens = whole_or<int64_t>(head, "prompt_alt_tokens", 0)};
+  for (const Json& id : head.at("stop_tokens").get_ref<const Json::array_t&>())
+    call.stop_tokens.push_back(whole<int32_t>(id));
+  if (!head.at("max_tokens").is_null()) call.max_tokens = whole<int64_t>(head.at("max_tokens"));
+  for (WireReader in(body.substr(prompt), kLogRecord); in.next();) {
+    if (in.field() == 1) call.prompt_targets.layout = layout_from(in.bytes());
+    if (in.field() == 2) call.prompt_targets.ids = list<int32_t>(in.bytes());
+  }
+  return call;
+}
+
 }  // namespace
 
 std::string encode(const SampleCall& call) {
@@ -86,34 +116,11 @@ std::string encode(const SampleCall& call) {
   return join_record(head, body);
 }
 
-// Records of the first servers say nothing of what came later.
 SampleCall decode_sample(std::string_view bytes) {
   Json head;
   std::string_view body;
   split_record(bytes, head, body);
-  const size_t prompt = std::min(body.size(), head.value("prompt_tokens", body.size()) * sizeof(int32_t));
-  SampleCall call{.prompt = list<int32_t>(body.substr(0, prompt)),
-                  .weights = head.at("weights"),
-                  .tenant = head.at("tenant"),
-                  .num_samples = head.at("num_samples"),
-                  .seed = head.at("seed"),
-                  .temperature = head.at("temperature"),
-                  .top_p = head.at("top_p"),
-                  .top_k = head.at("top_k"),
-                  .stop_strings = head.at("stop_strings").get<std::vector<std::string>>(),
-                  .stop_tokens = head.at("stop_tokens").get<std::vector<int32_t>>(),
-                  .stop_at_end = head.at("stop_at_end"),
-                  .prompt_logprobs = head.at("prompt_logprobs"),
-                  .topk_prompt_logprobs = head.at("topk_prompt_logprobs"),
-                  .prompt_logprobs_last_n = head.value("prompt_logprobs_last_n", int64_t{0}),
-                  .topk_sample_logprobs = head.value("topk_sample_logprobs", int64_t{0}),
-                  .prompt_alt_tokens = head.value("prompt_alt_tokens", int64_t{0})};
-  if (!head.at("max_tokens").is_null()) call.max_tokens = head.at("max_tokens").get<int64_t>();
-  for (WireReader in(body.substr(prompt), kLogRecord); in.next();) {
-    if (in.field() == 1) call.prompt_targets.layout = layout_from(in.bytes());
-    if (in.field() == 2) call.prompt_targets.ids = list<int32_t>(in.bytes());
-  }
-  return call;
+  return from_head([&] { return sample_from(head, body); });
 }
 
 std::string encode(const SampleDone& done) {

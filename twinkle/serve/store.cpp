@@ -4,6 +4,7 @@
 
 #include "twinkle/core/files.h"
 #include "twinkle/serve/random_hex.h"
+#include "twinkle/serve/stored.h"
 
 namespace twinkle::serve {
 namespace {
@@ -26,8 +27,8 @@ Json shape_to_json(const LoraShape& s) {
 }
 
 LoraShape shape_from_json(const Json& j) {
-  return {.rank = j.at("rank"),
-          .seed = j.at("seed"),
+  return {.rank = whole<int64_t>(j.at("rank")),
+          .seed = whole<uint64_t>(j.at("seed")),
           .attention = j.at("attention"),
           .mlp = j.at("mlp"),
           .unembedding = j.at("unembedding")};
@@ -117,7 +118,7 @@ void Store::load() {
                                  .model_path = e.at("model_path"),
                                  .folder = e.at("folder"),
                                  .created = e.at("created"),
-                                 .clients = e.value("clients", int64_t{0}),
+                                 .clients = whole_or<int64_t>(e, "clients", 0),
                                  .ended = e.value("ended", false)};
       } else if (kind == "checkpoint") {
         Checkpoint c{.run = e.at("run"),
@@ -128,8 +129,8 @@ void Store::load() {
                      .base_model = e.at("base_model"),
                      .shape = shape_from_json(e.at("shape")),
                      .optimizer = e.at("optimizer"),
-                     .operation = e.at("operation"),
-                     .bytes = e.value("bytes", int64_t{0}),
+                     .operation = whole<uint64_t>(e.at("operation")),
+                     .bytes = whole_or<int64_t>(e, "bytes", 0),
                      .created = e.at("created"),
                      .is_public = e.value("public", false),
                      .user_metadata = e.value("user_metadata", Json(nullptr))};
