@@ -75,7 +75,8 @@ class FakeEngine : public Engine {
       } else {
         double sum = 0;
         for (const auto& datum : w.call->data) {
-          if (datum.tokens[0] == 666) done.error = invalid_argument("[forward_backward] token 666");
+          if (datum.tokens.empty() || datum.tokens[0] == 666)
+            done.error = invalid_argument("[forward_backward] token 666");
           for (const int32_t t : datum.tokens) sum += t;
           done.logprobs.emplace_back(datum.targets.size(), static_cast<float>(-m.weight));
         }
