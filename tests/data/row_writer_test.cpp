@@ -25,7 +25,8 @@ class RowWriterTest : public DataFolderTest {
   std::string questions(int count) {
     std::string lines;
     for (int i = 0; i < count; ++i) {
-      lines += Json{{"query", "q" + std::to_string(i)}, {"response", std::string(1 + static_cast<size_t>(i % 5), 'r')}}
+      lines += Json{{"query", "q" + std::to_string(i)},
+                    {"response", std::string(1 + static_cast<size_t>(i % 5), 'r')}}
                    .dump() +
                "\n";
     }
@@ -118,7 +119,8 @@ TEST_F(RowWriterTest, OnlyWhatIsGivenOutIsRecorded) {
   const std::string path = write("with_bad.jsonl", lines);
   const auto lazy = std::make_shared<LazyDataset>(Dataset({path}), bytes());
   lazy->save_as(in_dir("rank.jsonl"), {.mode = "training"});
-  DataLoader loader(lazy, {.batch_size = 4, .shuffle = false, .rank = 1, .world_size = 2, .bad_rows = BadRows::kDrop});
+  DataLoader loader(
+      lazy, {.batch_size = 4, .shuffle = false, .rank = 1, .world_size = 2, .bad_rows = BadRows::kDrop});
   drawn(&loader, 2);
   lazy->flush_save();
   EXPECT_EQ(recorded("rank.jsonl"), (Lines{"q2", "q3", "q6", "q7"}));
@@ -139,7 +141,8 @@ TEST_F(RowWriterTest, SamplesOfSeveralFeaturesAndRowsOfSeveralSamples) {
   Dataset packed({questions(12)});
   packed.save_as(in_dir("bins.jsonl"), {.mode = "training"});
   packed.encode(*bytes());
-  const auto bins = std::make_shared<PackingDataset>(packed.take_features(), PackingOptions{.max_length = 16});
+  const auto bins =
+      std::make_shared<PackingDataset>(packed.take_features(), PackingOptions{.max_length = 16});
   DataLoader of_bins(bins, {.batch_size = 2, .seed = 1});
   const Lines order = drawn(&of_bins, 2);
   packed.flush_save();
@@ -167,11 +170,13 @@ TEST_F(RowWriterTest, SamplesOfSeveralFeaturesAndRowsOfSeveralSamples) {
   EXPECT_EQ(rows_of({in_dir("saved_pairs.jsonl")}), rows_of({in_dir("at_once.jsonl")}));
   for (const bool streamed_too : {false, true}) {
     TemplateOptions options{.max_length = 4, .truncation_strategy = "split", .use_chat_template = false};
-    const std::string text = write("long.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"k\"}\n{\"text\":\"lmn\"}\n");
+    const std::string text =
+        write("long.jsonl", "{\"text\": \"abcdefghij\"}\n{\"text\": \"k\"}\n{\"text\":\"lmn\"}\n");
     const auto tmpl = std::make_shared<ByteTemplate>(options);
     const std::string name = streamed_too ? "w1.jsonl" : "w0.jsonl";
     if (streamed_too) {
-      auto windows = std::make_unique<IterableDataset>(DatasetMeta{text}, tmpl, IterableOptions{.bad_rows = BadRows::kDrop});
+      auto windows = std::make_unique<IterableDataset>(DatasetMeta{text}, tmpl,
+                                                       IterableOptions{.bad_rows = BadRows::kDrop});
       IterableDataset* const from = windows.get();
       from->save_as(in_dir(name), {.mode = "training"});
       DataLoader loader(std::move(windows), {.batch_size = 4, .shuffle = false});
@@ -192,14 +197,17 @@ TEST_F(RowWriterTest, SamplesOfSeveralFeaturesAndRowsOfSeveralSamples) {
 // In order, once, the file of mode "training" is that of mode "immediate", byte for byte.
 TEST_F(RowWriterTest, EveryFormatIsThatOfTheWholeSave) {
   std::string lines = read_file(questions(25));
-  lines += R"({"messages": [{"role": "user", "content": "call, \"it\""}, {"role": "assistant", "content": "r"}], "tools": [{"type": "function", "function": {"name": "f"}}]})"
-           "\n";
+  lines +=
+      R"({"messages": [{"role": "user", "content": "call, \"it\""}, {"role": "assistant", "content": "r"}], "tools": [{"type": "function", "function": {"name": "f"}}]})"
+      "\n";
   std::vector<Row> rows;
   for (size_t at = 0; at < lines.size(); at = lines.find('\n', at) + 1)
     rows.push_back(Json::parse(lines.substr(at, lines.find('\n', at) - at)));
   for (Row& row : rows) {
     if (!row.contains("query")) continue;
-    row = {{"messages", {{{"role", "user"}, {"content", row["query"]}}, {{"role", "assistant"}, {"content", row["response"]}}}}};
+    row = {{"messages",
+            {{{"role", "user"}, {"content", row["query"]}},
+             {{"role", "assistant"}, {"content", row["response"]}}}}};
   }
   Lines formats = {"jsonl", "json", "csv"};
 #ifdef TWINKLE_HAS_ARROW
@@ -216,11 +224,12 @@ TEST_F(RowWriterTest, EveryFormatIsThatOfTheWholeSave) {
     data.flush_save();
     EXPECT_EQ(read_file(in_dir("drawn")), read_file(in_dir("whole." + format))) << format;
     // A stream writes the same at once, and goes on where it stood.
-    IterableDataset stream(DatasetMeta{write("in.jsonl", [&] {
-                             std::string text;
-                             for (const Row& row : rows) text += row.dump() + "\n";
-                             return text;
-                           }())},
+    IterableDataset stream(DatasetMeta{write("in.jsonl",
+                                             [&] {
+                                               std::string text;
+                                               for (const Row& row : rows) text += row.dump() + "\n";
+                                               return text;
+                                             }())},
                            bytes());
     const auto first = stream.next();
     stream.save_as(in_dir("stream." + format));
@@ -299,26 +308,31 @@ TEST_F(RowWriterTest, ErrorsReachWhoeverGivesRows) {
   RowWriter table(in_dir("a.parquet"), {});
   table.write(number(1));
   table.write([] { return Row{{"n", "x"}}; });
-  EXPECT_EQ(error_of([&] { table.finish(); }),
-            "[dataset] cannot save 'a.parquet': row 2, column 'n' holds values of several kinds (string after "
-            "others), which a Parquet column cannot; save as jsonl; the rows are in 'a.parquet.jsonl'");
+  EXPECT_EQ(
+      error_of([&] { table.finish(); }),
+      "[dataset] cannot save 'a.parquet': row 2, column 'n' holds values of several kinds (string after "
+      "others), which a Parquet column cannot; save as jsonl; the rows are in 'a.parquet.jsonl'");
   EXPECT_EQ(rows_of({in_dir("a.parquet.jsonl")}).size(), 2u);
 #endif
-  EXPECT_HAS(error_of([&] { RowWriter(in_dir("none/rows.jsonl"), {}).start(); }), "cannot write 'none/rows.jsonl'");
+  EXPECT_HAS(error_of([&] { RowWriter(in_dir("none/rows.jsonl"), {}).start(); }),
+             "cannot write 'none/rows.jsonl'");
   EXPECT_HAS(error_of([&] { RowWriter("/dev/null", {.format = "jsonl"}).start(); }), "is not a regular file");
   Dataset data(DatasetMeta{.data = {{{"a", 1}}}});
   EXPECT_HAS(error_of([&] { data.save_as(in_dir("x.jsonl"), {.mode = "train"}); }), "unknown mode 'train'");
-  EXPECT_HAS(error_of([&] { data.save_as(in_dir("x.jsonl"), {.batch_size = 0}); }), "batch_size must be >= 1");
+  EXPECT_HAS(error_of([&] { data.save_as(in_dir("x.jsonl"), {.batch_size = 0}); }),
+             "batch_size must be >= 1");
   EXPECT_HAS(error_of([&] { data.save_as(in_dir("x.xml"), {.mode = "training"}); }), "unknown format 'xml'");
   // Never over the rows that are read.
   const std::string path = questions(3);
   const std::string why = "'rows.jsonl' holds the rows that are read; record them in another file";
   EXPECT_HAS(error_of([&] { Dataset({path}).save_as(path, {.mode = "training"}); }), why);
-  EXPECT_HAS(error_of([&] { LazyDataset(Dataset({path}), bytes()).save_as(path, {.mode = "training"}); }), why);
+  EXPECT_HAS(error_of([&] { LazyDataset(Dataset({path}), bytes()).save_as(path, {.mode = "training"}); }),
+             why);
   EXPECT_HAS(error_of([&] { IterableDataset({path}, bytes()).save_as(path, {.mode = "training"}); }), why);
   std::filesystem::rename(path, in_dir("t.csv.jsonl"));
-  EXPECT_HAS(error_of([&] { Dataset({in_dir("t.csv.jsonl")}).save_as(in_dir("t.csv"), {.mode = "training"}); }),
-             "'t.csv.jsonl' holds the rows");
+  EXPECT_HAS(
+      error_of([&] { Dataset({in_dir("t.csv.jsonl")}).save_as(in_dir("t.csv"), {.mode = "training"}); }),
+      "'t.csv.jsonl' holds the rows");
 }
 
 // A file that may not grow, as on a full disk: the error comes, and the file ends with a whole row.
@@ -355,7 +369,8 @@ TEST_F(RowWriterTest, TwoWritersOfOnePathAreRefused) {
     first.start();
     first.write(number(1));
     const std::string grows = std::string(name) + (std::string(name) == "rows.csv" ? ".jsonl" : "");
-    const std::string why = "[dataset] another run is writing rows to '" + grows + "'; give another file, or wait for it";
+    const std::string why =
+        "[dataset] another run is writing rows to '" + grows + "'; give another file, or wait for it";
     EXPECT_EQ(error_of([&] { RowWriter(in_dir(name), {}).start(); }), why);
     EXPECT_EQ(error_of([&] { RowWriter(in_dir(name), {}).write(number(2)); }), why);
     // Of another process, and by another name.

@@ -100,8 +100,7 @@ int open_locked(const std::string& path) {
         continue;
       }
       if (mine.st_size == 0) return fd;
-      const std::string fresh =
-          path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+      const std::string fresh = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
       const int replacement = open_for_writing(fresh, O_EXCL);
       ::flock(replacement, LOCK_EX | LOCK_NB);
       if (::rename(fresh.c_str(), path.c_str()) != 0) {
@@ -251,8 +250,9 @@ void RowWriter::work() {
     wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     if (queue_.empty()) return;
     const size_t count = std::min(queue_.size(), batch_size_);
-    std::vector<std::function<Row()>> batch(std::make_move_iterator(queue_.begin()),
-                                            std::make_move_iterator(queue_.begin() + static_cast<std::ptrdiff_t>(count)));
+    std::vector<std::function<Row()>> batch(
+        std::make_move_iterator(queue_.begin()),
+        std::make_move_iterator(queue_.begin() + static_cast<std::ptrdiff_t>(count)));
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count));
     busy_ = true;
     lock.unlock();
@@ -328,7 +328,8 @@ void check_writes_elsewhere(const RowWriter& writer, std::span<const std::string
     for (const std::string& path : paths) {
       std::error_code ignored;
       if (std::filesystem::equivalent(path, target, ignored))
-        throw invalid_argument("[dataset] '" + target + "' holds the rows that are read; record them in another file");
+        throw invalid_argument("[dataset] '" + target +
+                               "' holds the rows that are read; record them in another file");
     }
   }
 }

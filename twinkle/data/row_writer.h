@@ -46,7 +46,8 @@ class RowWriter {
 
   /// Makes the file, where write() has not: conflict when another writer has it.
   void start();
-  /// `make` is called by the thread that writes. Waits while 4 * batch_size rows wait. Nothing after finish().
+  /// `make` is called by the thread that writes. Waits while 4 * batch_size rows wait. Nothing after
+  /// finish().
   void write(std::function<Row()> make);
   /// Waits until all rows are in the file.
   void flush();
