@@ -233,6 +233,9 @@ TEST_F(RunOptions, RowsThatAreTrainedOnAreSaved) {
   const Ran over = sft("over", {"--max-steps", "1", "--save-rows", root_ + "/rows.jsonl"});
   EXPECT_EQ(over.code, 2);
   EXPECT_NE(over.err.find("holds the rows that are read"), std::string::npos) << over.err;
+  const Ran twice = sft("twice", {"--max-steps", "1", "--save-rows", root_ + "/twice/metrics.jsonl"});
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_NE(twice.err.find("is another file of this run"), std::string::npos) << twice.err;
   const Ran folder = sft("folder", {"--max-steps", "1", "--save-rows", root_ + "/none/rows.csv"});
   EXPECT_NE(folder.code, 0);
   EXPECT_NE(folder.err.find("cannot write '" + root_ + "/none/rows.csv.jsonl'"), std::string::npos)
@@ -530,6 +533,7 @@ TEST_F(RunOptions, APositionIsNotTakenAmongOtherSamples) {
        "loss_scale \"default\", this run has \"all\""},
       {{"--filters", "DedupFilter"}, {"--filters", "DedupFilter", "--default-system", "s"}, ""},
       {{"--lazy", "--bad-rows", "drop"}, {"--lazy", "--bad-rows", "drop", "--default-system", "s"}, ""},
+      {{"--lazy", "--bad-rows", "drop"}, {"--lazy", "--bad-rows", "drop", "--max-length", "64"}, ""},
       {{}, {"--chat-template", root_ + "/t.jinja", "--default-system", "s"}, ""}};
   write_text(root_ + "/t.jinja",
              "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}{% endfor %}");

@@ -1,4 +1,4 @@
-// Large objects parse in linear time, with their keys in order and the last of equal keys.
+// Large objects parse, with their keys in order and the last of equal keys.
 #include <gtest/gtest.h>
 
 #include "twinkle/core/error.h"

@@ -320,7 +320,7 @@ TEST_F(RowWriterTest, ErrorsReachWhoeverGivesRows) {
   Dataset data(DatasetMeta{.data = {{{"a", 1}}}});
   EXPECT_HAS(error_of([&] { data.save_as(in_dir("x.jsonl"), {.mode = "train"}); }), "unknown mode 'train'");
   EXPECT_HAS(error_of([&] { data.save_as(in_dir("x.jsonl"), {.batch_size = 0}); }),
-             "batch_size must be >= 1");
+             "batch_size must be from 1 to 1000000");
   EXPECT_HAS(error_of([&] { data.save_as(in_dir("x.xml"), {.mode = "training"}); }), "unknown format 'xml'");
   // Never over the rows that are read.
   const std::string path = questions(3);

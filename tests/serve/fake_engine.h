@@ -21,7 +21,7 @@ class FakeEngine : public Engine {
   struct Seen {
     std::mutex mutex;
     std::vector<std::string> train;  // "model:kind"
-    std::atomic<int> step_delay_ms{0}, write_delay_ms{0}, failures{0};
+    std::atomic<int> step_delay_ms{0}, failures{0};
     std::function<void(const char* moment)> on_write;  // of a snapshot: "begin", "end"; null: nobody asks
   };
   explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {}
@@ -47,7 +47,6 @@ class FakeEngine : public Engine {
     if (m.calls > 0) throw conflict("[save] there are gradients");
     return [m, folder, seen = seen_] {
       if (seen->on_write) seen->on_write("begin");
-      std::this_thread::sleep_for(std::chrono::milliseconds(seen->write_delay_ms));
       write(m, folder);
       if (seen->on_write) seen->on_write("end");
     };

@@ -194,13 +194,17 @@ class Storm:
         return time.sleep(rng.uniform(0, 0.1))
 
     def run(self, kills=0, calm=None):
-        threads = [threading.Thread(target=self.tenant, args=(t, calm)) for t in range(self.tenants)]
+        threads = [threading.Thread(target=self.tenant, args=(t, calm), daemon=True) for t in range(self.tenants)]
         for thread in threads:
             thread.start()
         rng = random.Random(self.seed)
         begin, told = time.time(), time.time()
         while self.kills < kills and not self.errors:
             self.wait_for_a_bad_moment(rng)
+            code = self.server.process.poll()
+            if code is not None:
+                self.errors.append(f"the server ended by itself: {code}")
+                break
             self.server.kill()
             self.kills += 1
             self.server.start(wait=rng.random() < 0.7)

@@ -18,6 +18,23 @@ Json conversation(const Trajectory& trajectory) {
 
 }  // namespace
 
+namespace {
+
+// Rows of `data` go to a new writer from now on, if it can write.
+template <class Data>
+void record_into(Data& data, const std::string& path, const SaveRowsOptions& options) {
+  const auto writer = std::make_shared<RowWriter>(path, options);
+  data.record_to(writer);
+  try {
+    writer->start();
+  } catch (...) {
+    data.record_to(nullptr);
+    throw;
+  }
+}
+
+}  // namespace
+
 Row Dataset::saved_row(int64_t index) const {
   const auto [source, at_row] = at(index);
   if (!source->map) return row_of(*source, at_row);
@@ -45,11 +62,7 @@ Row Dataset::saved_row(int64_t index) const {
 
 void Dataset::save_as(const std::string& path, const SaveRowsOptions& options) {
   const std::string format = row_format(path, options);
-  if (options.mode == "training") {
-    const auto writer = std::make_shared<RowWriter>(path, options);
-    record_to(writer);
-    return writer->start();
-  }
+  if (options.mode == "training") return record_into(*this, path, options);
   std::vector<Row> rows(static_cast<size_t>(size()));
   const auto bad = dataset_internal::each_row(
       size(), BadRows::kRaise, [&](int64_t i) { rows[static_cast<size_t>(i)] = saved_row(i); });
@@ -96,9 +109,7 @@ void LazyDataset::save_as(const std::string& path, const SaveRowsOptions& option
     Dataset rows = *rows_;
     return rows.save_as(path, options);
   }
-  const auto writer = std::make_shared<RowWriter>(path, options);
-  record_to(writer);
-  writer->start();
+  record_into(*this, path, options);
 }
 
 void LazyDataset::record_to(std::shared_ptr<RowWriter> writer) {
@@ -107,23 +118,20 @@ void LazyDataset::record_to(std::shared_ptr<RowWriter> writer) {
   recorder_ = std::move(writer);
 }
 
+// A loader's threads may be reading samples: the writer stays, and takes no more rows.
 void LazyDataset::flush_save() {
-  if (const auto writer = std::exchange(recorder_, nullptr)) writer->finish();
+  if (recorder_) recorder_->finish();
 }
 
 void IterableDataset::save_as(const std::string& path, const SaveRowsOptions& options) {
   const std::string format = row_format(path, options);
-  if (options.mode == "training") {
-    const auto writer = std::make_shared<RowWriter>(path, options);
-    record_to(writer);
-    return writer->start();
-  }
+  if (options.mode == "training") return record_into(*this, path, options);
   const Json here = state();
   std::vector<Row> rows;
   std::exception_ptr error;
   keeps_rows_ = true;
-  rewind();
   try {
+    rewind();
     std::shared_ptr<const Row> last;
     for (;;) {
       if (ready_.empty()) fill();

@@ -149,9 +149,10 @@ std::string row_format(const std::string& path, const SaveRowsOptions& options) 
   if (std::find(kModes.begin(), kModes.end(), options.mode) == kModes.end())
     throw invalid_argument("[dataset] save_as: unknown mode '" + options.mode + "'" +
                            did_you_mean(options.mode, kModes));
-  if (options.batch_size < 1)
-    throw invalid_argument("[dataset] save_as: batch_size must be >= 1, got " +
-                           std::to_string(options.batch_size));
+  constexpr int64_t kMaxBatch = 1'000'000;
+  if (options.batch_size < 1 || options.batch_size > kMaxBatch)
+    throw invalid_argument("[dataset] save_as: batch_size must be from 1 to " + std::to_string(kMaxBatch) +
+                           ", got " + std::to_string(options.batch_size));
   return format;
 }
 
@@ -201,8 +202,9 @@ void RowWriter::write(std::function<Row()> make) {
   std::unique_lock lock(mutex_);
   if (finished_) return;
   start_locked();
-  room_.wait(lock, [&] { return error_ || queue_.size() < 4 * batch_size_; });
+  room_.wait(lock, [&] { return error_ || finished_ || queue_.size() < 4 * batch_size_; });
   if (error_) std::rethrow_exception(error_);
+  if (finished_) return;
   queue_.push_back(std::move(make));
   wake_.notify_one();
 }
@@ -226,6 +228,7 @@ void RowWriter::finish() {
     stop_ = finished_ = true;
   }
   wake_.notify_all();
+  room_.notify_all();
   thread_.join();
   std::exception_ptr error = error_;
   if (!error) {
@@ -241,6 +244,7 @@ void RowWriter::finish() {
     ::close(fd_);
     fd_ = -1;
   }
+  room_.notify_all();
   if (error) std::rethrow_exception(error);
 }
 

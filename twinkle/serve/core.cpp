@@ -46,6 +46,7 @@ Core::~Core() {
   if (thread_.joinable()) thread_.join();
   files_.wait();
   rewriting_.wait();
+  while (log_ && log_->pending() > 0) log_->flush();  // its callbacks use it
   log_.reset();
 }
 

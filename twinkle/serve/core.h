@@ -165,7 +165,7 @@ class Core {
     std::string id;
     Model* model = nullptr;
     ModelQueue::Turn ready;
-    bool snapshot = false;  // behind the step
+    bool calls_wait = false;  // for a snapshot behind the step
   };
   struct AnyWaiter {
     std::string sampler;

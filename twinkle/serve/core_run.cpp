@@ -344,14 +344,14 @@ void Core::run_merged(std::vector<Turn>& turns) {
     }
     if (turn.ready.barrier) before_step(turn);
     // A snapshot has no gradients, so it is taken between the step and the calls behind it.
-    turn.snapshot = turn.ready.barrier && snapshot_is_due(*turn.model);
+    turn.calls_wait = turn.ready.barrier && snapshot_is_due(*turn.model);
     if (turn.ready.barrier) now.emplace_back(&turn, turn.ready.barrier);
-    for (const auto& op : turn.ready.calls) (turn.snapshot ? after_snapshot : now).emplace_back(&turn, op);
+    for (const auto& op : turn.ready.calls) (turn.calls_wait ? after_snapshot : now).emplace_back(&turn, op);
   }
   run_works(now);
   for (auto& turn : turns) {
     if (!turn.ready.barrier || turn.model->queue.has_pending()) continue;
-    if (turn.snapshot || snapshot_is_due(*turn.model)) take_snapshot(turn.id, *turn.model);
+    if (snapshot_is_due(*turn.model)) take_snapshot(turn.id, *turn.model);
   }
   run_works(after_snapshot);
 }

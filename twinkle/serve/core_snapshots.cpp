@@ -74,11 +74,11 @@ void Core::take_snapshot(const std::string& id, Model& model) {
     files_.add([this, id, snapshot, write = engine_->capture_model(id, path(snapshot.folder))] {
       try {
         write();
+        record_snapshot(id, snapshot);
       } catch (...) {
         snapshot_failed(id, snapshot);
         throw;
       }
-      record_snapshot(id, snapshot);
     });
   } catch (const std::exception& e) {  // the log has it all
     std::fprintf(stderr, "snapshot: %s\n", e.what());
@@ -102,6 +102,9 @@ void Core::record_snapshot(const std::string& id, const Snapshot& snapshot) {
 // On the log's thread. From now on a start begins with it: what came before is not needed any more.
 void Core::snapshot_written(const std::string& id, const Snapshot& snapshot,
                             const std::exception_ptr& error) {
+  // A log that broke may have the record all the same: which of the two folders counts, the next start finds
+  // out.
+  if (error && log_->broken()) return;
   if (error) return snapshot_failed(id, snapshot);
   std::string old = snapshot.folder;  // nobody's when the model is gone meanwhile
   {

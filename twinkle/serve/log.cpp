@@ -106,7 +106,8 @@ void write_at(const LogDisk& disk, int fd, std::string_view bytes, int64_t offse
   }
 }
 
-// A new file that nobody has heard of. Its records vouch for nothing: it is durable as a whole.
+// A new file that nobody has heard of. It gets its name when all of it is durable, so each record vouches for
+// what is before it.
 class NewFile {
  public:
   NewFile(const LogDisk& disk, std::string path, std::string old)
@@ -122,7 +123,7 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
 
   void add(std::string_view payload) {
-    buffer_ += framed(payload, end(), static_cast<int64_t>(kHeader.size()));
+    buffer_ += framed(payload, end(), end());
     if (static_cast<int64_t>(buffer_.size()) >= kWriteBytes) write();
   }
   // The records of the old file up to `until`.
@@ -280,6 +281,11 @@ void Log::flush() {
 int64_t Log::size_bytes() const {
   const std::lock_guard lock(mutex_);
   return size_;
+}
+
+bool Log::broken() const {
+  const std::lock_guard file(file_mutex_);
+  return broken_ != nullptr;
 }
 
 int64_t Log::pending() const {

@@ -70,6 +70,8 @@ class Log {
   int64_t size_bytes() const;
   /// Records that nobody was told of yet.
   int64_t pending() const;
+  /// After a fault of the disk that leaves open which records it has: nothing more is accepted.
+  bool broken() const;
 
  private:
   struct Pending {
@@ -87,9 +89,10 @@ class Log {
   int64_t number_ = 0;  // of the file
   int fd_ = -1;
 
-  std::mutex file_mutex_;  // guards fd_ and the four below while the log is written, or a new one takes over
-  int64_t end_ = 0;        // where the next record begins
-  int64_t durable_ = 0;    // up to here the disk has it
+  mutable std::mutex
+      file_mutex_;       // guards fd_ and the four below while the log is written, or a new one takes over
+  int64_t end_ = 0;      // where the next record begins
+  int64_t durable_ = 0;  // up to here the disk has it
   std::exception_ptr broken_;
 
   mutable std::mutex mutex_;  // guards the rest

@@ -333,7 +333,7 @@ void TinkerApi::create_model(Call& call) {
   if (const auto known = store_.model(model.id, call.owner)) {
     model = *known;
   } else if (op.refused.empty()) {
-    check(op, [&] { put_new(call, model); });
+    check(op, [&] { model = put_new(call, model); });
   }
   op.args = {{"rank", model.shape.rank},
              {"seed", model.shape.seed},
@@ -445,7 +445,13 @@ void TinkerApi::load_weights(Call& call) {
       model.user_metadata = *metadata;
     }
     if (op.refused.empty() && !store_.model(model.id, call.owner)) {
-      check(op, [&] { checkpoint ? put_new(call, model) : check_models(call); });
+      check(op, [&] {
+        if (checkpoint) {
+          put_new(call, model);
+        } else {
+          check_models(call);
+        }
+      });
     }
   }
   reply["model_id"] = op.target;

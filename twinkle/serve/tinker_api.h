@@ -146,7 +146,8 @@ class TinkerApi {
   void note(const Call& call, const char* event, const std::string& path, Json details = Json::object());
   // Limits of a key, told as errors of the operation: waiting does not help (tinker_limits.cpp).
   void check_models(const Call& call) const;
-  void put_new(const Call& call, const ModelEntry& model);
+  /// Stores the model unless it is there already; gives the one that is there afterwards.
+  ModelEntry put_new(const Call& call, const ModelEntry& model);
   void check_checkpoint_bytes(const Call& call, Operation& op) const;
   bool is_base_model(const std::string& name) const;
   Session need_session(const Call& call);

@@ -20,10 +20,12 @@ void TinkerApi::check_models(const Call& call) const {
   }
 }
 
-void TinkerApi::put_new(const Call& call, const ModelEntry& model) {
+ModelEntry TinkerApi::put_new(const Call& call, const ModelEntry& model) {
   const std::lock_guard lock(making_);
+  if (const auto known = store_.model(model.id, call.owner)) return *known;
   check_models(call);
   store_.put(model);
+  return model;
 }
 
 // Looked at again where the operation is carried out: saves that were sent together are not on the disk yet.

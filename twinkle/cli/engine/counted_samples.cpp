@@ -25,6 +25,7 @@ struct Counting {
   bool rows = false;    // those that filters leave: how rows are read decides
   bool tokens = false;  // what rows become: everything decides
   bool loss = false;    // those with a token that is trained on
+  bool length = false;  // what the longest length leaves
 
   explicit Counting(const Json& options) {
     rows = !options.value("filters", Json::array()).empty();
@@ -32,7 +33,10 @@ struct Counting {
     const std::string strategy = options.value("truncation_strategy", "raise");
     loss = strategy == "split" || options.value("bad_rows", "raise") == "drop" ||
            options.value("split_rounds", false);
-    tokens = loss || strategy == "delete" || options.value("packing", "none") != "none";
+    const bool packs = options.value("packing", "none") != "none";
+    tokens = loss || strategy == "delete" || packs;
+    length = packs || strategy == "split" || strategy == "delete" ||
+             (strategy == "raise" && options.value("bad_rows", "raise") == "drop");
   }
   bool depends_on(const std::string& name) const {
     if (name == "num_samples" || name == "csv_columns") return true;  // a header is a row without them
@@ -44,13 +48,6 @@ struct Counting {
 
 // Parts of words need not be UTF-8.
 std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-// Whether the length of a row decides how many samples it gives.
-bool counts_by_length(const Json& options) {
-  const std::string strategy = options.value("truncation_strategy", "raise");
-  return options.value("packing", "none") != "none" || strategy == "split" || strategy == "delete" ||
-         (strategy == "raise" && options.value("bad_rows", "raise") == "drop");
-}
 
 [[noreturn]] void refuse(const std::string& checkpoint, const std::string& name, const Json& was,
                          const Json& now) {
@@ -112,7 +109,7 @@ std::string check_same_samples(const RunManifest& recorded, const ParsedArgs& ar
                                                        {"preprocessor", ""},
                                                        {"preprocessor_options", nullptr},
                                                        {"column_mapping", nullptr}};
-  if (counts_by_length(options) || counts_by_length(args.values())) {
+  if (Counting(options).length || Counting(args.values()).length) {
     counted.insert(counted.end(), {{"truncation_strategy", "raise"}, {"max_length", args.get("max_length")}});
   }
   if (!args.get_bool("streaming")) {

@@ -248,7 +248,15 @@ void Run::load_data() {
 void Run::check_recorder() const {
   if (!recorder_) return;
   const std::string where = "[" + args_.source("save_rows") + "] 'save_rows': '";
+  std::vector<std::string> others;
+  for (const char* name : {"manifest.json", "metrics.jsonl", "digest.jsonl", "summary.json"})
+    others.push_back(output_dir_ + "/" + name);
+  if (args_.has("dropped_log")) others.push_back(args_.get_string("dropped_log"));
   for (const std::string& path : {recorder_->path(), recorder_->growing_path()}) {
+    for (const std::string& other : others) {
+      if (std::filesystem::weakly_canonical(other) == std::filesystem::weakly_canonical(path))
+        throw conflict(where + path + "' is another file of this run");
+    }
     if (args_.has("resume_from_checkpoint") && file_exists(path))
       throw conflict(where + path + "' may hold the rows of the run that is resumed; give another file");
   }
@@ -372,6 +380,7 @@ void Run::write_manifest() {
   model_->set_manifest(value);
   make_directories(output_dir_);
   lock_ = std::make_unique<FolderLock>(output_dir_);
+  if (recorder_) recorder_->start();  // where it can not, the run of before keeps its files
   remove_left_over_files(output_dir_);
   if (options_.checkpoints && args_.get_bool("overwrite_output_dir") && !continues_in_place()) {
     for (const auto& other : list_checkpoints(output_dir_)) remove_checkpoint(other);
@@ -529,7 +538,6 @@ TrainingRunResult Run::run() {
                            "; raise --max-steps or --num-train-epochs");
   }
   write_manifest();
-  if (recorder_) recorder_->start();
   // Reports of the run that this one goes on with are kept, those of any other are not.
   const int64_t resumed_at = continues_in_place() ? run_step() : 0;
   metrics_ = std::make_unique<JsonlWriter>(output_dir_ + "/metrics.jsonl", resumed_at);
