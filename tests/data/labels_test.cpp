@@ -1,6 +1,7 @@
 // Labels against transformers' return_assistant_tokens_mask: ten families of templates with generation blocks
 // (tests/parity/make_label_goldens.py), and without them a table by hand of published templates.
 #include "tests/data/data_testing.h"
+#include "tests/tiny_model.h"
 #include "twinkle/core/files.h"
 
 namespace twinkle {
@@ -126,6 +127,48 @@ TEST(Labels, ThinkingAndCallsByHand) {
     }
     EXPECT_EQ(trained_runs(*tmpl, row), c.trained) << c.file;
   }
+}
+
+// Gemma 4 writes the results of tools into the turn of the call, the words of the turn behind them, and
+// leaves out the thinking of turns before the last question.
+TEST(Labels, CallsWhoseResultsStandInTheTurnByHand) {
+  const auto tokenizer = Tokenizer::from_json(test::byte_tokenizer({}), Json(), "bytes");
+  const auto tmpl = make_template(
+      "", tokenizer, {.chat_template = read_file(test_data("chat-templates/google-gemma-4-31B-it.jinja"))});
+  const auto user = [](const char* text) { return Json{{"role", "user"}, {"content", text}}; };
+  const auto said = [](const char* text) { return Json{{"role", "assistant"}, {"content", text}}; };
+  const auto call = [](const Json& content, const char* thinking) {
+    Json out = Json::parse(R"({"role": "assistant", "tool_calls": [{"id": "c", "type": "function",
+        "function": {"name": "add", "arguments": {"a": 1}}}]})");
+    out["content"] = content;
+    if (thinking != nullptr) out["reasoning_content"] = thinking;
+    return out;
+  };
+  const Json result = {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "I see 3."}};
+  const std::string bare = "<|tool_call>call:add{a:1}<tool_call|><|tool_response>";
+  const std::string thought = "<|channel>thought\nhm\n<channel|>" + bare;
+  struct Case {
+    Json messages;
+    std::vector<std::string> trained;
+  };
+  const std::string three = "It is 3.<turn|>\n", np = "np<turn|>\n", see = "I see<turn|>\n";
+  const Json block = Json::array({{{"type", "text"}, {"text", " I see "}}});
+  const std::vector<Case> cases = {
+      {{user("q"), call("", "hm"), result, said("It is 3.")}, {thought, three}},
+      {{user("q"), call("", "hm"), result, said("It is 3."), user("thanks"), said("np")}, {bare, three, np}},
+      {{user("q"), call("", nullptr), result, said("It is 3."), user("thanks"), said("np")},
+       {bare, three, np}},
+      // The last words run into the next turn of the same speaker.
+      {{user("q"), call("I see", nullptr), result, said("It is 3.")}, {bare, see + three}},
+      {{user("q"), call(block, nullptr), result, said("It is 3.")}, {bare, see + three}},
+      {{user("q"), call("I see", "hm"), result, said("It is 3.")}, {thought, see + three}},
+      {{user("q"), call("I see", "hm"), result, said("It is 3."), user("thanks"), said("np")},
+       {bare, see + three, np}},
+      {{user("q"), call("I see", "hm"), result, call("I see", "hm"), result, user("thanks"), said("np")},
+       {bare, see + bare, see, np}},
+  };
+  for (const Case& c : cases)
+    EXPECT_EQ(trained_runs(*tmpl, {.messages = c.messages}), c.trained) << c.messages;
 }
 
 }  // namespace

@@ -90,12 +90,17 @@ TEST(TemplateRounds, TurnsAreWhatTheDefinitionSays) {
         for (const Json& message : messages) {
           if (message.at("role") == "assistant") {
             ASSERT_LT(k, turns.size());
+            const auto part = [&](const TextSpan& span) {
+              return whole.text.substr(static_cast<size_t>(span.begin),
+                                       static_cast<size_t>(span.end - span.begin));
+            };
             const std::string before = chat.render(so_far, given, prompt).text;
             so_far.push_back(message);
             const std::string after = chat.render(so_far, given, plain).text;
             const TextSpan found = turns[k++].text;
-            const std::string got = whole.text.substr(static_cast<size_t>(found.begin),
-                                                      static_cast<size_t>(found.end - found.begin));
+            std::string got = part(found);
+            // What the message says may stand behind the results of its calls.
+            while (k < turns.size() && turns[k].message == turns[k - 1].message) got += part(turns[k++].text);
             const std::string where = entry.path().filename().string() + " turn " +
                                       std::to_string(so_far.size() - 1) + " of " + messages.dump();
             if (whole.text.starts_with(before) && whole.text.starts_with(after) &&
@@ -106,7 +111,10 @@ TEST(TemplateRounds, TurnsAreWhatTheDefinitionSays) {
             } else {
               // What the message says is in it, whatever happened to the rest.
               const std::string content = message.at("content").get<std::string>();
-              if (content.find("think>") == std::string::npos && !message.contains("tool_calls")) {
+              // Mistral Nemo drops what is said beside a call.
+              const bool written =
+                  !message.contains("tool_calls") || whole.text.find(content) != std::string::npos;
+              if (content.find("think>") == std::string::npos && written) {
                 EXPECT_NE(got.find(content), std::string::npos) << where << "\n" << got;
               }
               ++rewritten;

@@ -33,12 +33,34 @@ Json first_messages(const Json& messages, size_t count) {
 
 bool is_assistant(const Json& message) { return message.at("role") == "assistant"; }
 
+bool has_calls(const Json& message) {
+  const auto calls = message.find("tool_calls");
+  return calls != message.end() && calls->is_array() && !calls->empty();
+}
+
 bool has_content(const Json& message) {
   const auto content = message.find("content");
   const bool text =
       content != message.end() && content->is_string() && !content->get_ref<const std::string&>().empty();
-  const auto calls = message.find("tool_calls");
-  return text || (calls != message.end() && calls->is_array() && !calls->empty());
+  return text || has_calls(message);
+}
+
+// The text of a message, or of its first block that has some, without blanks around.
+std::string_view words_of(const Json& message) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const auto content = message.find("content");
+  std::string_view text;
+  if (content != message.end() && content->is_string()) text = content->get_ref<const std::string&>();
+  if (content != message.end() && content->is_array()) {
+    for (const Json& block : *content) {
+      const auto part = block.is_object() ? block.find("text") : block.end();
+      if (!text.empty() || !block.is_object() || part == block.end() || !part->is_string()) continue;
+      text = part->get_ref<const std::string&>();
+    }
+  }
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
 }
 
 class RoundFinder {
@@ -50,13 +72,24 @@ class RoundFinder {
     segments_ = message_spans(rendered, messages.size());
   }
 
-  TurnSpan find(size_t i) {
+  /// One span, or two where what the message says stands behind the results of its calls.
+  void find(size_t i, std::vector<TurnSpan>* out) {
     const auto& segment = segments_[i];
-    if (!segment || (segment->begin == segment->end && has_content(messages_[i]))) return by_prefix(i);
-    TextSpan turn = {segment->begin, i + 1 == messages_.size() ? size() : segment->end};
-    if (i + 1 < messages_.size() && (!segments_[i + 1] || segments_[i + 1]->begin == segments_[i + 1]->end)) {
-      turn.end = end_alone(i, turn);
+    if (!segment || (segment->begin == segment->end && has_content(messages_[i]))) {
+      out->push_back(by_prefix(i));
+      return;
     }
+    const TextSpan whole = {segment->begin, i + 1 == messages_.size() ? size() : segment->end};
+    const bool alone =
+        i + 1 == messages_.size() || (segments_[i + 1] && segments_[i + 1]->begin != segments_[i + 1]->end);
+    const Own own = alone ? Own{whole.end, std::nullopt} : without_results(i, whole);
+    out->push_back(find_begin(i, {whole.begin, own.end}));
+    if (own.behind) out->push_back({static_cast<int64_t>(i), *own.behind, true});
+  }
+
+ private:
+  // Where a turn begins that ends where `turn` does.
+  TurnSpan find_begin(size_t i, TextSpan turn) {
     // What the template writes after its loop ends the last turn of a conversation; where the whole goes on
     // with the same text, it ends this one too.
     const std::string& closing = closing_text(i);
@@ -81,7 +114,6 @@ class RoundFinder {
             true};
   }
 
- private:
   struct Tail {
     std::string text;
     int seen = 0;
@@ -90,6 +122,17 @@ class RoundFinder {
   struct Trust {
     int agreed = 0;
     bool differs = false, goes_on = false;  // the whole rendering begins with the one up to the turn
+  };
+
+  struct End {
+    int64_t at = 0;
+    bool whole = false;  // one of the two texts compared ends here
+  };
+
+  // What of a turn is the model's: up to `end`, and a part behind the results of tools.
+  struct Own {
+    int64_t end = 0;
+    std::optional<TextSpan> behind;
   };
 
   std::string_view text() const { return rendered_.text; }
@@ -113,15 +156,50 @@ class RoundFinder {
     return end;
   }
 
-  // The end of a turn when the next message has no turn of its own in the loop: some templates write the
-  // results of tools behind the call, and those are not the model's words. What the turn is without them
-  // shows a rendering that ends with it. Most templates look no further back than to the last question: where
-  // the rendering from there on says the same three times, it is believed, so that long conversations are not
-  // rendered again for every call.
-  int64_t end_alone(size_t i, const TextSpan& turn) {
+  // A turn whose next message has no turn of its own in the loop: some templates write the results of tools
+  // behind the call, and those are not the model's words. What the turn is without them shows a rendering
+  // that ends with it, or one that goes on with the next question, since thinking may be left out of turns
+  // before it. Where neither begins the turn, the template may have put the message's words behind the
+  // results.
+  Own without_results(size_t i, const TextSpan& turn) {
+    auto [end, whole] = end_alone(i, turn);
+    if (whole) return {end, std::nullopt};
+    const Json asked = from_last_question(i);
+    const auto begins = [&](const Json& messages) {
+      const std::optional<std::string> own = turn_in(messages, asked.size() - 1);
+      const bool fits = own && body(turn).starts_with(*own);
+      if (fits) end = std::max(end, turn.begin + static_cast<int64_t>(own->size()));
+      return fits;
+    };
+    const Json then = with_next_question(asked, i);
+    if (!then.is_null() && begins(then)) return {end, std::nullopt};
+    const std::string_view words = words_of(messages_[i]);
+    if (words.empty() || !has_calls(messages_[i])) return {end, std::nullopt};
+    Json silent = asked;
+    silent.back()["content"] = "";
+    const Json silent_then = with_next_question(silent, i);
+    if (!begins(silent) && (silent_then.is_null() || !begins(silent_then))) return {end, std::nullopt};
+    const auto& input = rendered_.input;
+    for (auto at = std::partition_point(input.begin(), input.end(),
+                                        [&](const TextSpan& span) { return span.begin < turn.end; });
+         at != input.begin() && (at - 1)->begin >= end; --at) {
+      const int64_t begin = (at - 1)->begin;
+      if (text().substr(static_cast<size_t>(begin)).starts_with(words))
+        return {end, TextSpan{begin, turn.end}};
+    }
+    return {end, std::nullopt};
+  }
+
+  // The end of what a rendering that ends with the turn has in common with it. Most templates look no further
+  // back than to the last question: where the rendering from there on says the same three times, it is
+  // believed, so that long conversations are not rendered again for every call.
+  End end_alone(size_t i, const TextSpan& turn) {
     Trust& trust = trust_[kind_before(i)];
     std::optional<std::string> own;
-    if (!trust.differs) own = last_turn_of(from_last_question(i));
+    if (!trust.differs) {
+      const Json asked = from_last_question(i);
+      own = turn_in(asked, asked.size() - 1);
+    }
     if (!own || trust.agreed < 3) {
       const Rendered out = chat_.render(first_messages(messages_, i + 1), tools_, options_);
       trust.goes_on = text().starts_with(out.text) && static_cast<int64_t>(out.text.size()) >= turn.begin;
@@ -131,12 +209,41 @@ class RoundFinder {
       ++trust.agreed;
       own = std::move(whole);
     }
-    if (!own) return turn.end;
+    if (!own) return {turn.end, true};
     const std::string_view rest = text().substr(static_cast<size_t>(turn.begin));
-    if (trust.goes_on && rest.starts_with(*own)) return turn.begin + static_cast<int64_t>(own->size());
-    const std::string_view body = rest.substr(0, static_cast<size_t>(turn.end - turn.begin));
-    return turn.begin +
-           (std::mismatch(body.begin(), body.end(), own->begin(), own->end()).first - body.begin());
+    if (trust.goes_on && rest.starts_with(*own))
+      return {turn.begin + static_cast<int64_t>(own->size()), true};
+    const std::string_view whole = body(turn);
+    const auto [mine, theirs] = std::mismatch(whole.begin(), whole.end(), own->begin(), own->end());
+    return {turn.begin + (mine - whole.begin()), mine == whole.end() || theirs == own->end()};
+  }
+
+  std::string_view body(const TextSpan& turn) const {
+    return text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
+  }
+
+  // Messages that end with message i, followed by the next one of the user; null when there is none.
+  Json with_next_question(Json messages, size_t i) const {
+    for (size_t k = i + 1; k < messages_.size(); ++k) {
+      if (messages_[k].at("role") != "user") continue;
+      messages.push_back(messages_[k]);
+      return messages;
+    }
+    return nullptr;
+  }
+
+  // What message `at` wrote in a rendering: up to its end in the loop, or up to the end of all when it is
+  // last.
+  std::optional<std::string> turn_in(const Json& messages, size_t at) const {
+    try {
+      const Rendered out = chat_.render(messages, tools_, options_);
+      if (at + 1 == messages.size()) return own_text(out, at);
+      const auto span = message_spans(out, messages.size())[at];
+      if (!span) return std::nullopt;
+      return out.text.substr(static_cast<size_t>(span->begin), static_cast<size_t>(span->end - span->begin));
+    } catch (const Error&) {  // it may not begin or go on like this
+      return std::nullopt;
+    }
   }
 
   Json from_last_question(size_t i) const {
@@ -152,14 +259,6 @@ class RoundFinder {
     const auto span = message_spans(out, i + 1)[i];
     if (!span) return std::nullopt;
     return out.text.substr(static_cast<size_t>(span->begin));
-  }
-
-  std::optional<std::string> last_turn_of(const Json& messages) const {
-    try {
-      return own_text(chat_.render(messages, tools_, options_), messages.size() - 1);
-    } catch (const Error&) {  // it may not begin like this
-      return std::nullopt;
-    }
   }
 
   // The text after the loop of a conversation that ends with an assistant turn, here turn i.
@@ -191,10 +290,9 @@ class RoundFinder {
   // The turn begins otherwise than the prompt ends, as when old thinking is dropped: it is trained from where
   // they part, but not from inside of what the message itself says.
   TurnSpan partly(size_t i, const TextSpan& turn, const std::string& tail) const {
-    const std::string_view body =
-        text().substr(static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end - turn.begin));
-    const auto parting = std::mismatch(body.begin(), body.end(), tail.begin(), tail.end()).first;
-    int64_t begin = turn.begin + (parting - body.begin());
+    const std::string_view whole = body(turn);
+    const auto parting = std::mismatch(whole.begin(), whole.end(), tail.begin(), tail.end()).first;
+    int64_t begin = turn.begin + (parting - whole.begin());
     for (const TextSpan& span : rendered_.input) {
       if (span.begin < begin && begin < span.end) begin = std::max(span.begin, turn.begin);
     }
@@ -266,7 +364,7 @@ std::vector<TurnSpan> assistant_spans(const ChatTemplate& chat, const Json& mess
   RoundFinder finder(chat, messages, tools, options, rendered);
   std::vector<TurnSpan> out;
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (is_assistant(messages[i])) out.push_back(finder.find(i));
+    if (is_assistant(messages[i])) finder.find(i, &out);
   }
   return out;
 }

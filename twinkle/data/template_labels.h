@@ -22,8 +22,9 @@ std::vector<std::optional<TextSpan>> message_spans(const Rendered& rendered, siz
 
 /// The spans of all assistant messages, ascending. With generation blocks: what those wrote. Otherwise a turn
 /// reaches from the end of the prompt that the model would be given for it to its end in `rendered`, which is
-/// the rendering of all of `messages` without a generation prompt. Renders about one prompt for each kind of
-/// predecessor, not one a turn. invalid_argument when a turn cannot be found.
+/// the rendering of all of `messages` without a generation prompt; where the template writes results of tools
+/// into the turn and the message's words behind them, the words are a span of their own. Renders about one
+/// prompt for each kind of predecessor, not one a turn. invalid_argument when a turn cannot be found.
 std::vector<TurnSpan> assistant_spans(const ChatTemplate& chat, const Json& messages, const Json& tools,
                                       const ChatRenderOptions& options, const Rendered& rendered);
 
