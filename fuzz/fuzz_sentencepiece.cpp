@@ -14,6 +14,9 @@ using twinkle::fuzz::require;
 
 void exercise(const twinkle::Tokenizer& tokenizer, std::string_view text) {
   using namespace twinkle;
+  const TextSpan half[] = {{0, static_cast<int64_t>(text.size() / 2)}};
+  const EncodeOptions literal{.literal = half};
+  require(tokenizer.encode_with_offsets(text, literal).ids == tokenizer.encode(text, literal));
   for (const bool parse_special : {true, false}) {
     const EncodeOptions options{.add_special_tokens = parse_special, .parse_special = parse_special};
     const auto ids = tokenizer.encode(text, options);

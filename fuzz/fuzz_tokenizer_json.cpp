@@ -17,6 +17,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       line == std::string_view::npos ? std::string_view("Hello 12  world's") : input.substr(line + 1);
   try {
     const auto tokenizer = Tokenizer::from_json(parse_json(input.substr(0, line), "fuzz"), Json(), "fuzz");
+    const TextSpan half[] = {{0, static_cast<int64_t>(text.size() / 2)}};
+    const EncodeOptions literal{.literal = half};
+    require(tokenizer->encode_with_offsets(text, literal).ids == tokenizer->encode(text, literal));
     for (const bool parse_special : {true, false}) {
       const EncodeOptions options{.add_special_tokens = parse_special, .parse_special = parse_special};
       const auto ids = tokenizer->encode(text, options);

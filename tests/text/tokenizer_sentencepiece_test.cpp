@@ -165,6 +165,27 @@ TEST(SentencePiece, SymbolsOfTheUserNeverMergeNorChange) {
   EXPECT_EQ(symbols->encode("ab", kPlain), (Ids{6, 3}));
 }
 
+// A symbol, or an ordinary piece, that the config calls special: text that may not be a special token is not
+// it.
+TEST(SentencePiece, SpecialTokensAreNotFoundInLiteralText) {
+  const std::vector<Row> rows = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}, {"a", -1},
+                                 {"<", -2},       {"t", -3},     {">", -4},      {"<t>", -5, 4},
+                                 {"<t", -4.5F},   {"<u>", -7},   {"u", -8},      {"<u", -9}};
+  Json names = Json::object();
+  for (const int id : {7, 9})
+    names[std::to_string(id)] = {{"content", rows[static_cast<size_t>(id)].text}, {"special", true}};
+  const Json config = {{"added_tokens_decoder", names}};
+  const std::string settings = kKeepSpaces + int_field(3, 0);
+  for (const std::string& kind : {kBpe, kUnigram}) {
+    const auto t = load(model(rows, kind, settings), config);
+    EXPECT_EQ(t->encode("a<t><u>"), (Ids{3, 7, 9}));
+    EXPECT_EQ(t->encode("a<t><u>", kPlain), (Ids{3, 7, 9}));
+    const std::vector<TextSpan> first = {{0, 7}};
+    EXPECT_EQ(t->encode("a<t><u><t>", {.literal = first}), (Ids{3, 8, 6, 11, 6, 7}));
+    EXPECT_EQ(t->encode_with_offsets("a<t><u><t>", {.literal = first}).ids, (Ids{3, 8, 6, 11, 6, 7}));
+  }
+}
+
 TEST(SentencePiece, UnusedPiecesFallApart) {
   const auto t = load(model(letters({{"ab", -5, 5}, {"abc", -6}}), kBpe, kKeepSpaces));
   EXPECT_EQ(t->encode("ab"), (Ids{3, 4, 5}));

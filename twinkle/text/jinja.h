@@ -10,12 +10,9 @@
 #include <vector>
 
 #include "twinkle/core/json.h"
+#include "twinkle/text/text_span.h"
 
 namespace twinkle {
-
-struct TextSpan {
-  int64_t begin = 0, end = 0;  // bytes
-};
 
 struct RenderLimits {
   int64_t max_steps = 10'000'000;

@@ -13,14 +13,20 @@
 #include <vector>
 
 #include "twinkle/core/json.h"
+#include "twinkle/text/text_span.h"
 
 namespace twinkle {
 
 struct EncodeOptions {
   bool add_special_tokens = false;  // apply the post-processor's BOS/EOS
-  bool parse_special = true;        // false: text that spells a special token is ordinary text
-  int64_t max_length = 0;           // 0: no limit; what add_special_tokens puts around counts and stays
-  bool truncate_left = false;       // cut the start of a text that is too long, not its end
+  bool parse_special = true;        // false: as encode_special_tokens of the package: no special token is cut
+                              // out of the text; a model that has its spelling as a piece may still give it
+  int64_t max_length = 0;      // 0: no limit; what add_special_tokens puts around counts and stays
+  bool truncate_left = false;  // cut the start of a text that is too long, not its end
+  /// Ascending ranges of the text as given. What takes in a byte of them is no special token, neither cut out
+  /// nor found by the model, however a normalizer changes it: the ids are those of a tokenizer that does not
+  /// know the token there. Blanks at a token's ends do not count.
+  std::span<const TextSpan> literal = {};
 };
 
 struct Encoding {

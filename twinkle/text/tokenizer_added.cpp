@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "twinkle/core/error.h"
+#include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/unicode.h"
 
@@ -25,25 +26,18 @@ void TextMatcher::add(std::string_view text, int32_t value) {
   ends_[static_cast<size_t>(state)] = value;
 }
 
-bool TextMatcher::next(std::string_view text, size_t from, Range* range, int32_t* value) const {
-  for (size_t at = from; at < text.size(); ++at) {
-    if (!first_[static_cast<unsigned char>(text[at])]) continue;
-    int32_t state = 0;
-    size_t found = 0;
-    for (size_t i = at; i < text.size(); ++i) {
-      state = edges_.find(state, static_cast<unsigned char>(text[i])).id;
-      if (state < 0) break;
-      if (const int32_t end = ends_[static_cast<size_t>(state)]; end >= 0) {
-        found = i + 1;
-        *value = end;
-      }
-    }
-    if (found != 0) {
-      *range = {at, found};
-      return true;
-    }
-  }
-  return false;
+bool SpecialRule::touches(std::string_view text, Range range, const Place& place) const {
+  const Range whole = range;
+  const auto part = [&] { return text.substr(range.begin, range.end - range.begin); };
+  const auto size_if = [](bool blank, bool marker) { return blank ? 1 : marker ? kSpaceMarker.size() : 0; };
+  while (const size_t n = size_if(part().starts_with(' '), part().starts_with(kSpaceMarker)))
+    range.begin += n;
+  while (const size_t n = size_if(part().ends_with(' '), part().ends_with(kSpaceMarker))) range.end -= n;
+  if (range.begin == range.end) range = whole;
+  const auto [begin, end] = place.of(range);
+  const auto at = std::partition_point(literal.begin(), literal.end(),
+                                       [begin = begin](const TextSpan& span) { return span.end <= begin; });
+  return at != literal.end() && at->begin < end;
 }
 
 void AddedTokens::build(std::vector<AddedToken> tokens, const Model& model, const Normalizer* normalizer) {
@@ -70,6 +64,7 @@ void AddedTokens::build(std::vector<AddedToken> tokens, const Model& model, cons
   }
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];
+    normalizes_special_ = normalizes_special_ || (token.normalized && token.special);
     if (!token.normalized) {
       raw_.add(token.content, static_cast<int32_t>(i));
     } else if (normalizer == nullptr) {
@@ -82,16 +77,20 @@ void AddedTokens::build(std::vector<AddedToken> tokens, const Model& model, cons
   }
 }
 
-void AddedTokens::cut(std::string_view text, bool normalized, bool parse_special,
+void AddedTokens::cut(std::string_view text, const Place& place, bool normalized, const SpecialRule& rule,
                       std::vector<Part>& out) const {
   const TextMatcher& matcher = normalized ? normalized_ : raw_;
+  const auto known = [&](const Range& range, int32_t i) {
+    return rule.literal.empty() || !tokens_[static_cast<size_t>(i)].special ||
+           !rule.touches(text, range, place);
+  };
   size_t done = 0, from = 0;
   Range match;
   int32_t index = -1;
-  while (!matcher.empty() && matcher.next(text, from, &match, &index)) {
+  while (!matcher.empty() && matcher.next(text, from, &match, &index, known)) {
     from = match.end;
     const AddedToken& token = tokens_[static_cast<size_t>(index)];
-    if (!parse_special && token.special) continue;
+    if (rule.none && token.special) continue;
     size_t begin = match.begin, end = match.end;
     if (token.single_word) {
       const bool left = begin > 0 && unicode::is_word(unicode::char_at(text, unicode::previous(text, begin)));

@@ -71,6 +71,26 @@ class Bpe : public Model {
     trim(symbols);
   }
 
+  void tokenize_without(std::string_view text, const Refused& refused,
+                        std::vector<Token>& out) const override {
+    if (text.empty()) return;
+    if (options_.ignore_merges) {
+      const int32_t id = vocab_.find(text);
+      const bool single = text.size() == unicode::char_bytes(text[0]);
+      if (id >= 0 && (single || !refused(id, 0, text.size()))) {
+        out.push_back({id, 0, text.size()});
+        return;
+      }
+    }
+    std::vector<Symbol> symbols;
+    char_symbols(text, symbols);
+    const size_t count = merge_watched(merges_, symbols.data(), symbols.size(),
+                                       [&](const Symbol& left, const Symbol& right, int32_t id) {
+                                         return !refused(id, left.begin, right.end);
+                                       });
+    for (size_t i = 0; i < count; ++i) out.push_back({symbols[i].id, symbols[i].begin, symbols[i].end});
+  }
+
   void ids(std::string_view text, std::vector<int32_t>& out) const override {
     if (text.empty()) return;
     if (options_.ignore_merges) {

@@ -72,9 +72,9 @@ struct Symbol {
 
 /// Merges in place; returns how many symbols are left.
 size_t merge(const MergeTable& table, Symbol* symbols, size_t count);
-/// The same, telling of every pair of neighbours that could merge: (left id, right id, id of the whole).
-using MergeWatcher = std::function<void(int32_t, int32_t, int32_t)>;
-size_t merge_watched(const MergeTable& table, Symbol* symbols, size_t count, const MergeWatcher& offered);
+/// The same, asking of every pair of neighbours that could merge to an id whether it may.
+using MergeWatcher = std::function<bool(const Symbol& left, const Symbol& right, int32_t id)>;
+size_t merge_watched(const MergeTable& table, Symbol* symbols, size_t count, const MergeWatcher& may_merge);
 
 // What is known of a text that is in the vocabulary: whether merging its characters gives that one token.
 // Most words of real text do, so the vocabulary itself is the cache; a race only repeats work.

@@ -21,6 +21,38 @@ void check_size(std::string_view text) {
   }
 }
 
+// A text as UTF-8, with the ranges that belong to it.
+class Repaired {
+ public:
+  Repaired(std::string_view text, std::span<const TextSpan> literal) : text_(text), literal_(literal) {
+    if (unicode::is_valid(text)) return;
+    repaired_ = unicode::replace_invalid(text, &source_);
+    check_size(repaired_);
+    text_ = repaired_;
+    for (const TextSpan& span : literal) moved_.push_back({place_of(span.begin), place_of(span.end)});
+    literal_ = moved_;
+  }
+  Repaired(const Repaired&) = delete;
+  Repaired& operator=(const Repaired&) = delete;
+
+  std::string_view text() const { return text_; }
+  std::span<const TextSpan> literal() const { return literal_; }
+  /// Where a place of the text is in the text as given.
+  int64_t source(int64_t at) const {
+    return source_.empty() ? at : static_cast<int64_t>(source_[static_cast<size_t>(at)]);
+  }
+
+ private:
+  int64_t place_of(int64_t at) const {
+    return std::lower_bound(source_.begin(), source_.end(), static_cast<size_t>(at)) - source_.begin();
+  }
+  std::string_view text_;
+  std::span<const TextSpan> literal_;
+  std::string repaired_;
+  std::vector<size_t> source_;
+  std::vector<TextSpan> moved_;
+};
+
 template <class T>
 void cut_to(std::vector<T>& list, size_t most, bool left) {
   if (list.size() <= most) return;
@@ -48,6 +80,11 @@ Engine::Engine(Json parts, std::unique_ptr<const Model> model, Json config, std:
   }
   decoder_ = DecoderChain::parse(part("decoder"), root + "decoder");
   added_.build(parse_added_tokens(part("added_tokens"), root + "added_tokens"), *model_, normalizer_.get());
+  for (int32_t id = 0; id < model_->vocab().end_id(); ++id) {
+    if (!added_.is_special(id) || !model_->vocab().has(id)) continue;
+    spelled_.resize(static_cast<size_t>(id) + 1);
+    spelled_.back() = true;
+  }
   size_ = std::max(model_->vocab().end_id(), added_.end_id());
   if (size_ == 0) throw invalid_argument(root + "model.vocab: is empty");
   if (!config_.is_object()) config_ = Json::object();
@@ -131,67 +168,89 @@ std::vector<int32_t> Engine::encode(std::string_view text, const EncodeOptions& 
   check_size(text);
   const size_t most = room(options);
   std::vector<int32_t> ids;
-  if (unicode::is_valid(text)) {
-    encode_ids(text, options.parse_special, ids);
-  } else {
-    encode_ids(unicode::replace_invalid(text), options.parse_special, ids);
+  const Repaired repaired(text, options.literal);
+  const SpecialRule rule{!options.parse_special, repaired.literal()};
+  if (!encode_ids(repaired.text(), rule, ids)) {
+    Encoding encoding;
+    encode_tracked(repaired.text(), rule, encoding);
+    ids = std::move(encoding.ids);
   }
   cut_to(ids, most, options.truncate_left);
   if (options.add_special_tokens) post_.add_special(ids);
   return ids;
 }
 
-void Engine::encode_ids(std::string_view text, bool parse_special, std::vector<int32_t>& out) const {
+// Whether the model gave a special token that a text spells: the token of the unknown stands for other text.
+bool Engine::has_spelled(std::string_view text, const std::vector<int32_t>& ids, size_t from) const {
+  std::vector<int32_t> absent;  // each is looked for once
+  for (size_t i = from; i < ids.size(); ++i) {
+    const auto id = static_cast<size_t>(ids[i]);
+    if (id >= spelled_.size() || !spelled_[id]) continue;
+    if (std::find(absent.begin(), absent.end(), ids[i]) != absent.end()) continue;
+    if (maps_bytes_ || text.find(model_->vocab().text_of(ids[i])) != std::string_view::npos) return true;
+    absent.push_back(ids[i]);
+  }
+  return false;
+}
+
+// False when the model itself gave a special token and some are not allowed: then encode_tracked must find
+// out where it stands.
+bool Engine::encode_ids(std::string_view text, const SpecialRule& rule, std::vector<int32_t>& out) const {
+  bool special = false;
+  bool* const watch = rule.literal.empty() || spelled_.empty() ? nullptr : &special;
   if (needs_origin_) {
-    piece_ids(pieces_of(text, parse_special, true), out);
-    return;
+    piece_ids(pieces_of(text, rule, true), out, watch);
+    return !special;
   }
   if (!added_.any(false)) {
-    segment_ids(text, 0, parse_special, out);
-    return;
+    segment_ids(text, 0, rule, out, watch);
+    return !special;
   }
   std::vector<AddedTokens::Part> parts;
-  added_.cut(text, false, parse_special, parts);
+  added_.cut(text, {}, false, rule, parts);
   for (const auto& part : parts) {
     if (part.id >= 0) {
       out.push_back(part.id);
     } else {
-      segment_ids(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin,
-                  parse_special, out);
+      segment_ids(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin, rule,
+                  out, watch);
     }
   }
+  return !special;
 }
 
-void Engine::segment_ids(std::string_view text, size_t origin, bool parse_special,
-                         std::vector<int32_t>& out) const {
+void Engine::segment_ids(std::string_view text, size_t origin, const SpecialRule& rule,
+                         std::vector<int32_t>& out, bool* special) const {
   TrackedText normal;
+  Place place{.start = origin};
   if (normalizer_ != nullptr && !normalizer_->leaves(text)) {
-    normal = TrackedText(text, origin, false);
+    normal = TrackedText(text, origin, !rule.literal.empty() && added_.normalizes_special());
     normalizer_->apply(normal);
     text = normal.bytes();
+    place.tracked = &normal;
   }
   if (!added_.any(true)) {
-    plain_ids(text, out);
+    plain_ids(text, out, special);
     return;
   }
   std::vector<AddedTokens::Part> parts;
-  added_.cut(text, true, parse_special, parts);
+  added_.cut(text, place, true, rule, parts);
   for (const auto& part : parts) {
     if (part.id >= 0) {
       out.push_back(part.id);
     } else {
-      plain_ids(text.substr(part.range.begin, part.range.end - part.range.begin), out);
+      plain_ids(text.substr(part.range.begin, part.range.end - part.range.begin), out, special);
     }
   }
 }
 
-void Engine::plain_ids(std::string_view text, std::vector<int32_t>& out) const {
+void Engine::plain_ids(std::string_view text, std::vector<int32_t>& out, bool* special) const {
   if (text.empty()) return;
   if (!only_cuts_) {
     std::vector<Piece> pieces;
     pieces.push_back({TrackedText(text, 0, false), -1});
     for (const auto& step : steps_) step->apply(pieces);
-    piece_ids(std::move(pieces), out);
+    piece_ids(pieces, out, special);
     return;
   }
   std::vector<Range> ranges = {{0, text.size()}}, next, inner;
@@ -214,6 +273,7 @@ void Engine::plain_ids(std::string_view text, std::vector<int32_t>& out) const {
     ranges.swap(next);
   }
   out.reserve(out.size() + ranges.size());
+  const size_t before = out.size();
   for (const Range& r : ranges) {
     const std::string_view piece = text.substr(r.begin, r.end - r.begin);
     if (maps_bytes_) {
@@ -222,22 +282,25 @@ void Engine::plain_ids(std::string_view text, std::vector<int32_t>& out) const {
       model_->ids(piece, out);
     }
   }
+  if (special != nullptr && has_spelled(text, out, before)) *special = true;
 }
 
-void Engine::piece_ids(std::vector<Piece> pieces, std::vector<int32_t>& out) const {
+void Engine::piece_ids(const std::vector<Piece>& pieces, std::vector<int32_t>& out, bool* special) const {
   for (const Piece& piece : pieces) {
     if (piece.token >= 0) {
       out.push_back(piece.token);
-    } else {
-      model_->ids(piece.text.bytes(), out);
+      continue;
     }
+    const size_t before = out.size();
+    model_->ids(piece.text.bytes(), out);
+    if (special != nullptr && has_spelled(piece.text.bytes(), out, before)) *special = true;
   }
 }
 
-std::vector<Piece> Engine::pieces_of(std::string_view text, bool parse_special, bool tracked) const {
+std::vector<Piece> Engine::pieces_of(std::string_view text, const SpecialRule& rule, bool tracked) const {
   std::vector<Piece> pieces;
   std::vector<AddedTokens::Part> outer, inner;
-  added_.cut(text, false, parse_special, outer);
+  added_.cut(text, {}, false, rule, outer);
   for (const auto& part : outer) {
     TrackedText segment(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin,
                         tracked);
@@ -247,48 +310,58 @@ std::vector<Piece> Engine::pieces_of(std::string_view text, bool parse_special, 
     }
     if (normalizer_ != nullptr) normalizer_->apply(segment);
     inner.clear();
-    added_.cut(segment.bytes(), true, parse_special, inner);
+    added_.cut(segment.bytes(), {.tracked = &segment}, true, rule, inner);
     for (const auto& p : inner) pieces.push_back({segment.slice(p.range.begin, p.range.end), p.id});
   }
   for (const auto& step : steps_) step->apply(pieces);
   return pieces;
 }
 
+void Engine::encode_tracked(std::string_view text, const SpecialRule& rule, Encoding& out) const {
+  const bool watch = !rule.literal.empty() && !spelled_.empty();
+  const TrackedText* piece = nullptr;
+  const Refused refused = [&](int32_t id, size_t begin, size_t end) {
+    if (static_cast<size_t>(id) >= spelled_.size() || !spelled_[static_cast<size_t>(id)]) return false;
+    // The token of the unknown stands for other text, but may have taken in its own spelling.
+    const std::string_view part = std::string_view(piece->bytes()).substr(begin, end - begin);
+    return part.find(model_->vocab().text_of(id)) != std::string_view::npos &&
+           rule.touches(piece->bytes(), {begin, end}, {.tracked = piece});
+  };
+  std::vector<Token> tokens;
+  for (const Piece& part : pieces_of(text, rule, true)) {
+    piece = &part.text;
+    if (part.token >= 0) {
+      out.ids.push_back(part.token);
+      out.offsets.push_back(piece->origin(0, piece->bytes().size()));
+      continue;
+    }
+    tokens.clear();
+    model_->tokenize(piece->bytes(), tokens);
+    if (watch && std::any_of(tokens.begin(), tokens.end(),
+                             [&](const Token& t) { return refused(t.id, t.begin, t.end); })) {
+      tokens.clear();
+      model_->tokenize_without(piece->bytes(), refused, tokens);
+    }
+    for (const Token& token : tokens) {
+      out.ids.push_back(token.id);
+      out.offsets.push_back(piece->origin(token.begin, token.end));
+    }
+  }
+}
+
 Encoding Engine::encode_with_offsets(std::string_view text, const EncodeOptions& options) const {
   check_size(text);
   const size_t most = room(options);
   Encoding encoding;
-  std::string repaired;
-  std::vector<size_t> source;
-  const bool valid = unicode::is_valid(text);
-  if (!valid) {
-    repaired = unicode::replace_invalid(text, &source);
-    check_size(repaired);
-  }
-  std::vector<Token> tokens;
-  const std::string_view whole = valid ? text : std::string_view(repaired);
-  for (const Piece& piece : pieces_of(whole, options.parse_special, true)) {
-    if (piece.token >= 0) {
-      encoding.ids.push_back(piece.token);
-      encoding.offsets.push_back(piece.text.origin(0, piece.text.bytes().size()));
-      continue;
-    }
-    tokens.clear();
-    model_->tokenize(piece.text.bytes(), tokens);
-    for (const Token& token : tokens) {
-      encoding.ids.push_back(token.id);
-      encoding.offsets.push_back(piece.text.origin(token.begin, token.end));
-    }
-  }
+  const Repaired repaired(text, options.literal);
+  encode_tracked(repaired.text(), {!options.parse_special, repaired.literal()}, encoding);
   cut_to(encoding.ids, most, options.truncate_left);
   cut_to(encoding.offsets, most, options.truncate_left);
-  post_.apply(whole, encoding.ids, encoding.offsets, options.add_special_tokens,
+  post_.apply(repaired.text(), encoding.ids, encoding.offsets, options.add_special_tokens,
               [this](int32_t id) { return id_to_token(id); });
-  if (!valid) {
-    for (auto& [begin, end] : encoding.offsets) {
-      begin = static_cast<int64_t>(source[static_cast<size_t>(begin)]);
-      end = static_cast<int64_t>(source[static_cast<size_t>(end)]);
-    }
+  for (auto& [begin, end] : encoding.offsets) {
+    begin = repaired.source(begin);
+    end = repaired.source(end);
   }
   return encoding;
 }

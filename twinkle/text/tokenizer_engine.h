@@ -55,11 +55,14 @@ class Engine : public Tokenizer {
   void check_id(int32_t id) const;
   void apply_bos_eos_rules();
   size_t room(const EncodeOptions& options) const;
-  void encode_ids(std::string_view text, bool parse_special, std::vector<int32_t>& out) const;
-  void segment_ids(std::string_view text, size_t origin, bool parse_special, std::vector<int32_t>& out) const;
-  void plain_ids(std::string_view text, std::vector<int32_t>& out) const;
-  void piece_ids(std::vector<Piece> pieces, std::vector<int32_t>& out) const;
-  std::vector<Piece> pieces_of(std::string_view text, bool parse_special, bool tracked) const;
+  bool encode_ids(std::string_view text, const SpecialRule& rule, std::vector<int32_t>& out) const;
+  void segment_ids(std::string_view text, size_t origin, const SpecialRule& rule, std::vector<int32_t>& out,
+                   bool* special) const;
+  void plain_ids(std::string_view text, std::vector<int32_t>& out, bool* special) const;
+  void piece_ids(const std::vector<Piece>& pieces, std::vector<int32_t>& out, bool* special) const;
+  std::vector<Piece> pieces_of(std::string_view text, const SpecialRule& rule, bool tracked) const;
+  bool has_spelled(std::string_view text, const std::vector<int32_t>& ids, size_t from) const;
+  void encode_tracked(std::string_view text, const SpecialRule& rule, Encoding& out) const;
 
   std::string where_;
   Json parts_;  // tokenizer.json without model and added_tokens
@@ -73,6 +76,7 @@ class Engine : public Tokenizer {
   bool only_cuts_ = false;   // pre-tokens are ranges of the normalised text
   bool maps_bytes_ = false;  // and the model takes their bytes
   bool needs_origin_ = false;
+  std::vector<bool> spelled_;  // by id: special, and a piece of the model
   int64_t size_ = 0;
   int32_t bos_ = -1, eos_ = -1, pad_ = -1;
 };

@@ -48,10 +48,10 @@ struct Step {
 
 /// Steps by the place where they end, to be followed back from the end of the text. Sums are in the precision
 /// of Score, and the first of equal paths stays. score_of(id, bytes) is that of a piece; unknown() gives the
-/// score and id of a character that is no piece, and may throw.
-template <class Score, class ScoreOf, class Unknown>
+/// score and id of a character that is no piece, and may throw; refused(id, begin, end) leaves a piece out.
+template <class Score, class ScoreOf, class Unknown, class Refuse>
 std::vector<Step<Score>> best_steps(const PieceTrie& trie, std::string_view text, const ScoreOf& score_of,
-                                    const Unknown& unknown) {
+                                    const Unknown& unknown, const Refuse& refused) {
   std::vector<Step<Score>> best(text.size() + 1);
   for (size_t at = 0; at < text.size();) {
     const Score here = best[at].score;
@@ -67,7 +67,7 @@ std::vector<Step<Score>> best_steps(const PieceTrie& trie, std::string_view text
       ++end;
       if (state < 0) break;
       const int32_t id = trie.piece(state);
-      if (id < 0) continue;
+      if (id < 0 || refused(id, at, end)) continue;
       const Score score = score_of(id, end - at);
       offer(end, score + here, id);
       single = single || end - at == one;

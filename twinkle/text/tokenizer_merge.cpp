@@ -77,8 +77,8 @@ struct Later {
   }
 };
 
-template <class Offered>
-size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count, const Offered& offered) {
+template <class MayMerge>
+size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count, const MayMerge& may_merge) {
   constexpr uint32_t kEnd = UINT32_MAX;
   std::vector<uint32_t> next(count), previous(count);
   std::vector<Candidate> heap;
@@ -87,9 +87,8 @@ size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count, const 
     previous[i] = i == 0 ? kEnd : i - 1;
     if (i + 1 < count) {
       const auto found = table.find(symbols[i].id, symbols[i + 1].id);
-      if (found.rank == MergeTable::kNone) continue;
+      if (found.rank == MergeTable::kNone || !may_merge(symbols[i], symbols[i + 1], found.id)) continue;
       heap.push_back({found.rank, i, symbols[i].id, symbols[i + 1].id});
-      offered(symbols[i].id, symbols[i + 1].id, found.id);
     }
   }
   std::priority_queue<Candidate, std::vector<Candidate>, Later> queue(Later(), std::move(heap));
@@ -97,9 +96,8 @@ size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count, const 
   const auto offer = [&](uint32_t left, uint32_t right) {
     if (left == kEnd || right == kEnd) return;
     const auto found = table.find(symbols[left].id, symbols[right].id);
-    if (found.rank == MergeTable::kNone) return;
+    if (found.rank == MergeTable::kNone || !may_merge(symbols[left], symbols[right], found.id)) return;
     queue.push({found.rank, left, symbols[left].id, symbols[right].id});
-    offered(symbols[left].id, symbols[right].id, found.id);
   };
   while (!queue.empty()) {
     const Candidate top = queue.top();
@@ -124,12 +122,13 @@ size_t merge_long(const MergeTable& table, Symbol* symbols, size_t count, const 
 
 size_t merge(const MergeTable& table, Symbol* symbols, size_t count) {
   if (count < 2) return count;
-  return count <= kShort ? merge_short(table, symbols, count)
-                         : merge_long(table, symbols, count, [](int32_t, int32_t, int32_t) {});
+  return count <= kShort
+             ? merge_short(table, symbols, count)
+             : merge_long(table, symbols, count, [](const Symbol&, const Symbol&, int32_t) { return true; });
 }
 
-size_t merge_watched(const MergeTable& table, Symbol* symbols, size_t count, const MergeWatcher& offered) {
-  return count < 2 ? count : merge_long(table, symbols, count, offered);
+size_t merge_watched(const MergeTable& table, Symbol* symbols, size_t count, const MergeWatcher& may_merge) {
+  return count < 2 ? count : merge_long(table, symbols, count, may_merge);
 }
 
 }  // namespace twinkle::tokenizer

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,10 +22,17 @@ struct Token {
   size_t begin, end;
 };
 
+/// Whether bytes [begin, end) of a pre-token may not be an id though they spell it.
+using Refused = std::function<bool(int32_t id, size_t begin, size_t end)>;
+
 class Model {
  public:
   virtual ~Model() = default;
   virtual void tokenize(std::string_view text, std::vector<Token>& out) const = 0;
+  /// As if the vocabulary lacked the ids where they are refused. What stands for the unknown, for bytes and
+  /// (in BPE) for single characters is never refused.
+  virtual void tokenize_without(std::string_view text, const Refused& refused,
+                                std::vector<Token>& out) const = 0;
   /// Only the ids: the same, faster.
   virtual void ids(std::string_view text, std::vector<int32_t>& out) const;
   /// The ids of raw bytes whose characters (ByteLevel's alphabet) tokenize would get; false when the model

@@ -55,12 +55,13 @@ class SentencePieceBpe : public Model {
   }
 
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
-    struct Tokens {
-      std::vector<Token>& out;
-      void put(int32_t id, size_t begin, size_t end) { out.push_back({id, begin, end}); }
-      void extend(size_t end) { out.back().end = end; }
-    } sink{out};
-    encode(text, sink);
+    TokenSink sink{out};
+    encode(text, nullptr, sink);
+  }
+  void tokenize_without(std::string_view text, const Refused& refused,
+                        std::vector<Token>& out) const override {
+    TokenSink sink{out};
+    encode(text, &refused, sink);
   }
   void ids(std::string_view text, std::vector<int32_t>& out) const override {
     struct Ids {
@@ -68,7 +69,7 @@ class SentencePieceBpe : public Model {
       void put(int32_t id, size_t, size_t) { out.push_back(id); }
       void extend(size_t) {}
     } sink{out};
-    encode(text, sink);
+    encode(text, nullptr, sink);
   }
 
   std::unique_ptr<const Normalizer> make_normalizer() const override {
@@ -116,6 +117,12 @@ class SentencePieceBpe : public Model {
   }
 
  private:
+  struct TokenSink {
+    std::vector<Token>& out;
+    void put(int32_t id, size_t begin, size_t end) { out.push_back({id, begin, end}); }
+    void extend(size_t end) { out.back().end = end; }
+  };
+
   int type_of(int32_t id) const { return file_->pieces[static_cast<size_t>(id)].type; }
 
   // The id of a part of a piece; a character of its own gets one when it has none.
@@ -148,23 +155,28 @@ class SentencePieceBpe : public Model {
     }
   }
 
+  // `refused`: what may not be, or null.
   template <class Sink>
-  void encode(std::string_view text, Sink& sink) const {
+  void encode(std::string_view text, const Refused* refused, Sink& sink) const {
+    const auto accept = [&](const Range& range, int32_t symbol) {
+      return refused == nullptr || !(*refused)(symbol, range.begin, range.end);
+    };
     bool after_unknown = false;
     size_t done = 0;
     Range found;
     int32_t id = -1;
-    while (!user_.empty() && user_.next(text, done, &found, &id)) {
-      encode_words(text, done, found.begin, &after_unknown, sink);
+    while (!user_.empty() && user_.next(text, done, &found, &id, accept)) {
+      encode_words(text, done, found.begin, refused, &after_unknown, sink);
       sink.put(id, found.begin, found.end);
       after_unknown = false;
       done = found.end;
     }
-    encode_words(text, done, text.size(), &after_unknown, sink);
+    encode_words(text, done, text.size(), refused, &after_unknown, sink);
   }
 
   template <class Sink>
-  void encode_words(std::string_view text, size_t begin, size_t end, bool* after_unknown, Sink& sink) const {
+  void encode_words(std::string_view text, size_t begin, size_t end, const Refused* refused,
+                    bool* after_unknown, Sink& sink) const {
     while (begin < end) {
       size_t stop = end;
       if (cuts_) {
@@ -172,7 +184,12 @@ class SentencePieceBpe : public Model {
         while (text.substr(from, end - from).starts_with(kSpaceMarker)) from += kSpaceMarker.size();
         stop = std::min(text.find(kSpaceMarker, from), end);
       }
-      encode_word(text.substr(begin, stop - begin), begin, after_unknown, sink);
+      const std::string_view word = text.substr(begin, stop - begin);
+      if (refused != nullptr) {
+        take_apart(word, begin, refused, after_unknown, sink);
+      } else {
+        encode_word(word, begin, after_unknown, sink);
+      }
       begin = stop;
     }
   }
@@ -192,10 +209,10 @@ class SentencePieceBpe : public Model {
     const auto unused = [this](const Symbol& s) { return s.id < nothing_ && type_of(s.id) == File::kUnused; };
     if (has_unused_ &&
         std::any_of(symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(count), unused)) {
-      take_apart(word, at, after_unknown, sink);
+      take_apart(word, at, nullptr, after_unknown, sink);
       return;
     }
-    for (size_t i = 0; i < count; ++i) emit(symbols[i], word, at, after_unknown, sink);
+    for (size_t i = 0; i < count; ++i) emit(symbols[i], word, at, nullptr, after_unknown, sink);
     if (known == WholeMarks::kUnknown) {
       const bool whole = count == 1 && symbols[0].id < nothing_;
       marks_.set(entry, whole ? WholeMarks::kWhole : WholeMarks::kParts);
@@ -215,7 +232,8 @@ class SentencePieceBpe : public Model {
   }
 
   template <class Sink>
-  void emit(const Symbol& symbol, std::string_view word, size_t at, bool* after_unknown, Sink& sink) const {
+  void emit(const Symbol& symbol, std::string_view word, size_t at, const Refused* refused,
+            bool* after_unknown, Sink& sink) const {
     const size_t begin = at + symbol.begin, end = at + symbol.end;
     if (symbol.id < nothing_ && type_of(symbol.id) != File::kUnused) {
       sink.put(symbol.id, begin, end);
@@ -223,8 +241,9 @@ class SentencePieceBpe : public Model {
       return;
     }
     const std::string_view text = word.substr(symbol.begin, symbol.end - symbol.begin);
-    if (const int32_t id = vocab_.find(text);
-        id >= 0 && (type_of(id) == File::kControl || type_of(id) == File::kByte)) {
+    if (const int32_t id = vocab_.find(text); id >= 0 &&
+                                              (type_of(id) == File::kControl || type_of(id) == File::kByte) &&
+                                              (refused == nullptr || !(*refused)(id, begin, end))) {
       sink.put(id, begin, end);
       *after_unknown = false;
     } else if (file_->byte_fallback) {
@@ -237,15 +256,18 @@ class SentencePieceBpe : public Model {
     }
   }
 
-  // Unused pieces give way to the two parts that were last seen to make them.
+  // Unused pieces give way to the two parts that were last seen to make them; refused ones are not made.
   template <class Sink>
-  void take_apart(std::string_view word, size_t at, bool* after_unknown, Sink& sink) const {
+  void take_apart(std::string_view word, size_t at, const Refused* refused, bool* after_unknown,
+                  Sink& sink) const {
     std::unordered_map<int32_t, std::pair<int32_t, int32_t>> parts;
     std::vector<Symbol> symbols;
     spell(word, symbols);
-    const size_t count =
-        merge_watched(merges_, symbols.data(), symbols.size(), [&](int32_t left, int32_t right, int32_t id) {
-          if (type_of(id) == File::kUnused) parts[id] = {left, right};
+    const size_t count = merge_watched(
+        merges_, symbols.data(), symbols.size(), [&](const Symbol& left, const Symbol& right, int32_t id) {
+          if (refused != nullptr && (*refused)(id, at + left.begin, at + right.end)) return false;
+          if (type_of(id) == File::kUnused) parts[id] = {left.id, right.id};
+          return true;
         });
     std::vector<Symbol> stack;
     for (size_t i = 0; i < count; ++i) {
@@ -255,7 +277,7 @@ class SentencePieceBpe : public Model {
         stack.pop_back();
         const auto split = parts.find(top.id);
         if (split == parts.end()) {
-          emit(top, word, at, after_unknown, sink);
+          emit(top, word, at, refused, after_unknown, sink);
           continue;
         }
         const auto [left, right] = split->second;

@@ -28,31 +28,11 @@ class SentencePieceLookup : public Model {
   }
 
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
-    bool after_unknown = false;
-    if (file_->kind == File::Kind::kWord) {
-      for (size_t at = 0; at < text.size();) {
-        const size_t end = std::min(text.find(kSpaceMarker, at + 1), text.size());
-        put(text, at, end, &after_unknown, out);
-        at = end;
-      }
-      return;
-    }
-    size_t at = 0;
-    const auto characters = [&](size_t end) {
-      while (at < end) {
-        const size_t n = unicode::char_bytes(text[at]);
-        put(text, at, at + n, &after_unknown, out);
-        at += n;
-      }
-    };
-    Range found;
-    int32_t id = -1;
-    while (!symbols_.empty() && symbols_.next(text, at, &found, &id)) {
-      characters(found.begin);
-      put(text, found.begin, found.end, &after_unknown, out);
-      at = found.end;
-    }
-    characters(text.size());
+    walk(text, [](int32_t, size_t, size_t) { return false; }, out);
+  }
+  void tokenize_without(std::string_view text, const Refused& refused,
+                        std::vector<Token>& out) const override {
+    walk(text, refused, out);
   }
 
   std::unique_ptr<const Normalizer> make_normalizer() const override {
@@ -82,12 +62,46 @@ class SentencePieceLookup : public Model {
   }
 
  private:
-  void put(std::string_view text, size_t begin, size_t end, bool* after_unknown,
+  template <class Refuse>
+  void walk(std::string_view text, const Refuse& refused, std::vector<Token>& out) const {
+    bool after_unknown = false;
+    if (file_->kind == File::Kind::kWord) {
+      for (size_t at = 0; at < text.size();) {
+        const size_t end = std::min(text.find(kSpaceMarker, at + 1), text.size());
+        put(text, at, end, refused, &after_unknown, out);
+        at = end;
+      }
+      return;
+    }
+    size_t at = 0;
+    const auto characters = [&](size_t end) {
+      while (at < end) {
+        const size_t n = unicode::char_bytes(text[at]);
+        put(text, at, at + n, refused, &after_unknown, out);
+        at += n;
+      }
+    };
+    Range found;
+    int32_t id = -1;
+    const auto accept = [&](const Range& range, int32_t symbol) {
+      return !refused(symbol, range.begin, range.end);
+    };
+    while (!symbols_.empty() && symbols_.next(text, at, &found, &id, accept)) {
+      characters(found.begin);
+      put(text, found.begin, found.end, refused, &after_unknown, out);
+      at = found.end;
+    }
+    characters(text.size());
+  }
+
+  template <class Refuse>
+  void put(std::string_view text, size_t begin, size_t end, const Refuse& refused, bool* after_unknown,
            std::vector<Token>& out) const {
     const std::string_view piece = text.substr(begin, end - begin);
     const int32_t id = vocab_.find(piece);
     const int type = id < 0 ? File::kUnknown : file_->pieces[static_cast<size_t>(id)].type;
-    const bool unknown = type == File::kUnknown || type == File::kUnused || type == File::kRenamed;
+    const bool unknown =
+        type == File::kUnknown || type == File::kUnused || type == File::kRenamed || refused(id, begin, end);
     if (!unknown) {
       out.push_back({id, begin, end});
     } else if (file_->byte_fallback) {

@@ -35,6 +35,29 @@ class SentencePieceUnigram : public Model {
   }
 
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
+    walk(text, [](int32_t, size_t, size_t) { return false; }, out);
+  }
+  void tokenize_without(std::string_view text, const Refused& refused,
+                        std::vector<Token>& out) const override {
+    walk(text, refused, out);
+  }
+
+  std::unique_ptr<const Normalizer> make_normalizer() const override {
+    return make_sentencepiece_normalizer(file_);
+  }
+
+  Json to_json() const override {
+    Json vocab = Json::array();
+    for (const auto& piece : file_->pieces) vocab.push_back(Json::array({piece.text, piece.score}));
+    return {{"type", "Unigram"},
+            {"unk_id", file_->unk},
+            {"vocab", std::move(vocab)},
+            {"byte_fallback", file_->byte_fallback}};
+  }
+
+ private:
+  template <class Refuse>
+  void walk(std::string_view text, const Refuse& refused, std::vector<Token>& out) const {
     const auto unknown = static_cast<int32_t>(file_->unk);
     const auto best = best_steps<float>(
         trie_, text,
@@ -44,7 +67,7 @@ class SentencePieceUnigram : public Model {
                      ? static_cast<float>(static_cast<float>(bytes) * max_score_ - 0.1)
                      : piece.score;
         },
-        [&] { return std::pair(unknown_score_, unknown); });
+        [&] { return std::pair(unknown_score_, unknown); }, refused);
     const size_t first = out.size();
     bool after_unknown = false;
     for (size_t end = text.size(); end > 0;) {
@@ -65,20 +88,6 @@ class SentencePieceUnigram : public Model {
     std::reverse(out.begin() + static_cast<std::ptrdiff_t>(first), out.end());
   }
 
-  std::unique_ptr<const Normalizer> make_normalizer() const override {
-    return make_sentencepiece_normalizer(file_);
-  }
-
-  Json to_json() const override {
-    Json vocab = Json::array();
-    for (const auto& piece : file_->pieces) vocab.push_back(Json::array({piece.text, piece.score}));
-    return {{"type", "Unigram"},
-            {"unk_id", file_->unk},
-            {"vocab", std::move(vocab)},
-            {"byte_fallback", file_->byte_fallback}};
-  }
-
- private:
   std::shared_ptr<const File> file_;
   PieceTrie trie_;
   int32_t byte_ids_[256];

@@ -64,25 +64,11 @@ class Unigram : public Model {
   int64_t vocab_count() const override { return static_cast<int64_t>(pieces_.size()); }
 
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
-    const auto best = best_steps<double>(
-        trie_, text, [this](int32_t id, size_t) { return scores_[static_cast<size_t>(id)]; },
-        [this] {
-          if (unk_id_ < 0)
-            throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
-          return std::pair(min_score_ - kUnknownPenalty, static_cast<int32_t>(unk_id_));
-        });
-    std::vector<Token> path;
-    for (size_t end = text.size(); end > 0;) {
-      const auto& node = best[end];
-      const bool unknown = node.id == unk_id_;
-      if (unknown && !path.empty() && path.back().id == unk_id_ && path.back().begin == end) {
-        path.back().begin = node.start;
-      } else {
-        path.push_back({node.id, node.start, end});
-      }
-      end = node.start;
-    }
-    for (auto t = path.rbegin(); t != path.rend(); ++t) emit(text, *t, out);
+    walk(text, [](int32_t, size_t, size_t) { return false; }, out);
+  }
+  void tokenize_without(std::string_view text, const Refused& refused,
+                        std::vector<Token>& out) const override {
+    walk(text, refused, out);
   }
 
   Json to_json() const override {
@@ -95,10 +81,35 @@ class Unigram : public Model {
   }
 
  private:
-  void emit(std::string_view text, Token t, std::vector<Token>& out) const {
+  template <class Refuse>
+  void walk(std::string_view text, const Refuse& refused, std::vector<Token>& out) const {
+    const auto best = best_steps<double>(
+        trie_, text, [this](int32_t id, size_t) { return scores_[static_cast<size_t>(id)]; },
+        [this] {
+          if (unk_id_ < 0)
+            throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
+          return std::pair(min_score_ - kUnknownPenalty, static_cast<int32_t>(unk_id_));
+        },
+        refused);
+    std::vector<Token> path;
+    for (size_t end = text.size(); end > 0;) {
+      const auto& node = best[end];
+      const bool unknown = node.id == unk_id_;
+      if (unknown && !path.empty() && path.back().id == unk_id_ && path.back().begin == end) {
+        path.back().begin = node.start;
+      } else {
+        path.push_back({node.id, node.start, end});
+      }
+      end = node.start;
+    }
+    for (auto t = path.rbegin(); t != path.rend(); ++t) emit(text, *t, refused, out);
+  }
+
+  template <class Refuse>
+  void emit(std::string_view text, Token t, const Refuse& refused, std::vector<Token>& out) const {
     const std::string_view piece = text.substr(t.begin, t.end - t.begin);
     const int32_t id = vocab_.find(piece);
-    if (id >= 0) {
+    if (id >= 0 && !refused(id, t.begin, t.end)) {
       out.push_back({id, t.begin, t.end});
       return;
     }

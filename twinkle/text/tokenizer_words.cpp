@@ -18,6 +18,24 @@ class WordPiece : public Model {
   }
 
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
+    walk(text, [](int32_t, size_t, size_t) { return false; }, out);
+  }
+  void tokenize_without(std::string_view text, const Refused& refused,
+                        std::vector<Token>& out) const override {
+    walk(text, refused, out);
+  }
+
+  Json to_json() const override {
+    return {{"type", "WordPiece"},
+            {"unk_token", unk_},
+            {"continuing_subword_prefix", prefix_},
+            {"max_input_chars_per_word", max_chars_},
+            {"vocab", vocab_json(vocab_)}};
+  }
+
+ private:
+  template <class Refuse>
+  void walk(std::string_view text, const Refuse& refused, std::vector<Token>& out) const {
     if (static_cast<int64_t>(unicode::count_chars(text)) > max_chars_) {
       out.push_back({unknown(), 0, text.size()});
       return;
@@ -37,6 +55,7 @@ class WordPiece : public Model {
           piece = part;
         }
         id = vocab_.find(piece);
+        if (id >= 0 && refused(id, start, end)) id = -1;
         if (id >= 0) break;
         end = unicode::previous(text, end);
       }
@@ -50,15 +69,6 @@ class WordPiece : public Model {
     }
   }
 
-  Json to_json() const override {
-    return {{"type", "WordPiece"},
-            {"unk_token", unk_},
-            {"continuing_subword_prefix", prefix_},
-            {"max_input_chars_per_word", max_chars_},
-            {"vocab", vocab_json(vocab_)}};
-  }
-
- private:
   int32_t unknown() const {
     const int32_t id = vocab_.find(unk_);
     if (id < 0)
@@ -75,18 +85,26 @@ class WordLevel : public Model {
  public:
   WordLevel(Vocab vocab, std::string unk) : unk_(std::move(unk)) { vocab_ = std::move(vocab); }
   void tokenize(std::string_view text, std::vector<Token>& out) const override {
-    int32_t id = vocab_.find(text);
-    if (id < 0) id = vocab_.find(unk_);
-    if (id < 0)
-      throw invalid_argument("[tokenizer] a word is unknown, and unk_token \"" + unk_ +
-                             "\" is not in the vocabulary");
-    out.push_back({id, 0, text.size()});
+    put(vocab_.find(text), text, out);
+  }
+  void tokenize_without(std::string_view text, const Refused& refused,
+                        std::vector<Token>& out) const override {
+    const int32_t id = vocab_.find(text);
+    put(id >= 0 && refused(id, 0, text.size()) ? -1 : id, text, out);
   }
   Json to_json() const override {
     return {{"type", "WordLevel"}, {"vocab", vocab_json(vocab_)}, {"unk_token", unk_}};
   }
 
  private:
+  void put(int32_t id, std::string_view text, std::vector<Token>& out) const {
+    if (id < 0) id = vocab_.find(unk_);
+    if (id < 0)
+      throw invalid_argument("[tokenizer] a word is unknown, and unk_token \"" + unk_ +
+                             "\" is not in the vocabulary");
+    out.push_back({id, 0, text.size()});
+  }
+
   std::string unk_;
 };
 
