@@ -18,7 +18,7 @@ TEST(TinkerRequests, ReadTimes) {
        {"", "2026", "2026-01-31T", "2026-01-31T00:00:00ZZ", "2026-01-31T00:00+", "now"})
     EXPECT_HAS(test::thrown([&] { seconds_of(text); }), "is not a time as 2026-01-31T00:00:00Z") << text;
   const std::string cut("2026-01-31\0Z", 12);
-  EXPECT_HAS(test::thrown([&] { seconds_of(cut); }), "'2026-01-31");  // what() ends at the zero byte
+  EXPECT_EQ(test::thrown([&] { seconds_of(cut); }), "'2026-01-31' is not a time as 2026-01-31T00:00:00Z");
 }
 
 TEST(TinkerRequests, ReadQueries) {

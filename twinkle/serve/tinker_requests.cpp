@@ -120,7 +120,8 @@ double seconds_of(const std::string& time) {
     }
   }
   if (rest != time.c_str() + time.size())
-    throw invalid_argument("'" + time.substr(0, 64) + "' is not a time as 2026-01-31T00:00:00Z");
+    throw invalid_argument("'" + std::string(time.c_str()).substr(0, 64) +
+                           "' is not a time as 2026-01-31T00:00:00Z");
   return static_cast<double>(::timegm(&parts)) + fraction - zone;
 }
 
