@@ -11,6 +11,12 @@
 
 namespace twinkle::serve {
 
+inline constexpr const char* kAnn = "ann";
+inline constexpr const char* kBob = "bob";
+
+// From weight 100: gradient ((1)*3+2)*3+3 = 18, then 100*0.5 + 18.
+inline constexpr double kAfterThreeCalls = 68;
+
 class Rig {
  public:
   using Seen = FakeEngine::Seen;

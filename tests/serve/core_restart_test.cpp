@@ -1,0 +1,234 @@
+// Operations over restarts, kills and snapshots: what was acknowledged is carried out once, with the same
+// bits.
+#include <gtest/gtest.h>
+
+#include "tests/serve/core_testing.h"
+#include "tests/thrown.h"
+
+namespace twinkle::serve {
+namespace {
+
+TEST(CoreRestart, GoesOnAfterARestartWithTheSameBits) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  const std::string step = rig.submit(Rig::step(kAnn, m, 2));
+  rig.result(step, kAnn);
+  rig.reopen();
+  const std::string call = rig.submit(Rig::call(kAnn, m, 3, {2}));
+  rig.result(call, kAnn);
+  rig.reopen();  // in the middle of an accumulation
+  EXPECT_EQ(rig.submit(Rig::call(kAnn, m, 3, {2})), call);
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"step":2.0}})");
+  EXPECT_EQ(rig.weight(kAnn, m, 5), 27.5);
+  rig.reopen();
+  EXPECT_EQ(rig.weight(kAnn, m, 6), 27.5);
+  EXPECT_EQ(rig.result("s:train:0:r999", kAnn), "missing");
+}
+
+// Its gradient waits for the step: whoever sends the call again must not add to it.
+TEST(CoreRestart, KnowsACallWhoseResultIsForgotten) {
+  const test::TempDir dir;
+  std::atomic<double> now{1000};
+  Rig rig(dir / "data", {.result_seconds = 60, .now = [&now] { return now.load(); }});
+  const std::string m = rig.make_model(kAnn);
+  const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
+  EXPECT_NE(rig.result(id, kAnn), "expired");
+  now = 1061;
+  for (int i = 0; i < 100 && rig.result(id, kAnn) != "expired"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(rig.submit(Rig::call(kAnn, m, 1, {1})), id);
+  rig.run(Rig::step(kAnn, m, 2));
+  EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
+}
+
+TEST(CoreRestart, AnswersAnOperationWithBytesThatAreNoText) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  Operation op = Rig::step(kAnn, m, 1);
+  op.refused = "no such loss: caf\xC3";
+  const std::string id = rig.submit(op);
+  EXPECT_TRUE(rig.result(id, kAnn).starts_with("error: no such loss: caf"));
+  EXPECT_EQ(rig.submit(op), id);
+  rig.reopen();
+  EXPECT_EQ(rig.submit(op), id);
+}
+
+// The folder of a snapshot is removed when there is a newer one.
+TEST(CoreRestart, TakesNoOtherFolderForASnapshot) {
+  for (const char* folder :
+       {"../other", "snapshots/../../other", "snapshots/", "snapshots/1/", "/other", "snapshots/-1"}) {
+    const test::TempDir dir;
+    test::write_text(dir / "other/kept", "x");
+    {
+      Log log(dir / "data/log", [](std::string_view) {});
+      log.append(join_record(
+                     {{"record", "snapshot"}, {"model", "s:train:0"}, {"folder", folder}, {"closed", 1}}, ""),
+                 nullptr);
+    }
+    EXPECT_EQ(test::thrown([&] { Rig rig(dir / "data"); }, ErrorKind::kUnavailable),
+              std::string("[log] a record speaks of a snapshot in '") + folder + "', which is none");
+    EXPECT_TRUE(file_exists(dir / "other/kept"));
+  }
+}
+
+// What succeeded once and fails when it is carried out again, after a kill (the folder as it was then).
+TEST(CoreRestart, TrainsOnNothingThatCouldNotBeRestored) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn), other = rig.make_model(kAnn, "s:train:1");
+  rig.run(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 2));
+  std::filesystem::copy(dir / "data", dir / "killed", std::filesystem::copy_options::recursive);
+  std::filesystem::copy(dir / "data", dir / "again", std::filesystem::copy_options::recursive);
+  {
+    Rig killed(dir / "killed", {.gap_wait = std::chrono::milliseconds(30)}, 1);
+    EXPECT_TRUE(killed.run(Rig::call(kAnn, m, 3, {0})).starts_with("error: "));
+    EXPECT_EQ(killed.weight(kAnn, other, 1), 100);
+  }
+  Rig again(dir / "again");
+  EXPECT_EQ(again.weight(kAnn, m, 3), 51);
+}
+
+// The operations of `b` were accepted before the snapshot of `a` was numbered, and are carried out after a
+// restart at which nothing else is accepted.
+TEST(CoreRestart, NeverWritesASnapshotOverAnother) {
+  const test::TempDir dir;
+  const std::string a = "s:train:0", b = "s:train:1";
+  std::string step;
+  {
+    Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(10), .snapshot_operations = 1});
+    rig.make_model(kAnn, a);
+    rig.make_model(kAnn, b);
+    rig.submit(Rig::call(kAnn, b, 2, {40}));  // it waits for number 1
+    step = rig.submit(Rig::step(kAnn, b, 3));
+    rig.submit(Rig::call(kAnn, a, 1, {1}));
+    EXPECT_EQ(rig.run(Rig::step(kAnn, a, 2)), R"({"metrics":{"step":1.0}})");
+  }
+  {
+    Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(0), .snapshot_operations = 1});
+    EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+  }
+  Rig rig(dir / "data");
+  EXPECT_EQ(rig.weight(kAnn, a, 3), 51);
+  EXPECT_EQ(rig.weight(kAnn, b, 4), 90);
+}
+
+// The disk takes its time; nobody waits for it.
+TEST(CoreRestart, GoesOnWhileASnapshotIsWritten) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5), .snapshot_operations = 1});
+  const std::string m = rig.make_model(kAnn);
+  std::promise<void> begun, answered;
+  rig.seen().on_write = [&, first = true](const char* moment) mutable {
+    if (std::string_view(moment) != "begin" || !std::exchange(first, false)) return;
+    begun.set_value();
+    EXPECT_EQ(answered.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  };
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 2));
+  begun.get_future().wait();
+  rig.submit(Rig::call(kAnn, m, 3, {2}));
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"step":2.0}})");
+  EXPECT_EQ(rig.core().counts().snapshots, 0);
+  std::filesystem::copy(dir / "data", dir / "killed", std::filesystem::copy_options::recursive);
+  answered.set_value();
+  rig.reopen();
+  EXPECT_GT(std::distance(std::filesystem::directory_iterator(dir / "data/snapshots"), {}), 0);
+  EXPECT_EQ(rig.weight(kAnn, m, 5), 27.5);
+  Rig killed(dir / "killed");  // what the snapshot did not cover is carried out again
+  EXPECT_EQ(killed.weight(kAnn, m, 5), 27.5);
+}
+
+// A snapshot that the disk refused is tried again without another step.
+TEST(CoreRestart, TriesASnapshotAgain) {
+  const test::TempDir dir;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5),
+                         .snapshot_operations = 1,
+                         .upkeep_wait = std::chrono::milliseconds(20)});
+  const std::string m = rig.make_model(kAnn);
+  std::atomic<int> tries{0};
+  rig.seen().on_write = [&](const char*) {
+    if (++tries <= 3) throw exhausted("the disk is full");
+  };
+  rig.submit(Rig::call(kAnn, m, 1, {1}));
+  rig.run(Rig::step(kAnn, m, 2));
+  for (int i = 0; i < 400 && rig.core().counts().snapshots == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(rig.core().counts().snapshots, 1);
+  EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
+}
+
+// Snapshots bound the replay, and the log is written anew before it grows without end.
+TEST(CoreRestart, BoundsTheLog) {
+  const test::TempDir dir;
+  CoreOptions options{.snapshot_operations = 10, .log_bytes = 20000, .result_seconds = 0.5};
+  Rig rig(dir / "data", options);
+  const std::string m = rig.make_model(kAnn);
+  double expected = 100;
+  int64_t seq = 0;
+  for (int round = 0; round < 6; ++round) {
+    for (int i = 0; i < 50; ++i) {
+      rig.submit(Rig::call(kAnn, m, ++seq, {1}));
+      rig.result(rig.submit(Rig::step(kAnn, m, ++seq)), kAnn);
+      expected = expected * 0.5 + 1;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  EXPECT_LT(rig.core().counts().log_bytes, 60000);
+  EXPECT_GT(rig.core().counts().snapshots, 20);
+  rig.reopen();
+  {
+    const std::lock_guard lock(rig.seen().mutex);
+    rig.seen().train.clear();
+  }
+  EXPECT_EQ(rig.weight(kAnn, m, ++seq), expected);
+  const std::lock_guard lock(rig.seen().mutex);
+  EXPECT_LT(rig.seen().train.size(), 20u);
+}
+
+// A checkpoint that was loaded and then replaced is not needed again by a replay.
+TEST(CoreRestart, ReplaysALoadWhoseCheckpointIsGone) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::save(kAnn, m, 1, "x"));
+  rig.submit(Rig::call(kAnn, m, 2, {1}));
+  rig.run(Rig::step(kAnn, m, 3));
+  rig.run(Rig::load(kAnn, m, 4, "tinker://s:train:0/weights/x"));
+  rig.submit(Rig::call(kAnn, m, 5, {8}));
+  rig.run(Rig::step(kAnn, m, 6));
+  rig.run(Rig::save(kAnn, m, 7, "x", "weights", true));
+  rig.reopen();
+  EXPECT_EQ(rig.weight(kAnn, m, 8), 58);
+}
+
+// So is one that was deleted; its folder goes when nobody needs it.
+TEST(CoreRestart, DropsCheckpointsThatAreOver) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::save(kAnn, m, 1, "x"));
+  rig.submit(Rig::call(kAnn, m, 2, {1}));
+  rig.run(Rig::step(kAnn, m, 3));
+  const std::string path = "tinker://s:train:0/weights/x";
+  rig.run(Rig::load(kAnn, m, 4, path));
+  const std::string folder = dir / ("data/" + rig.store().checkpoint(path, kAnn, 0)->folder);
+  EXPECT_TRUE(is_directory(folder));
+  EXPECT_FALSE(rig.store().set_expiry(path, kBob, rig.core().now(), rig.core().now()));
+  EXPECT_TRUE(rig.store().set_expiry(path, kAnn, rig.core().now(), rig.core().now()));
+  EXPECT_FALSE(rig.store().checkpoint(path, kAnn, rig.core().now()));
+  for (int i = 0; i < 100 && is_directory(folder); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(is_directory(folder));
+  rig.reopen();
+  EXPECT_EQ(rig.weight(kAnn, m, 5), 100);
+  EXPECT_EQ(rig.run(Rig::load(kAnn, m, 6, path)), "error: [load] there is no checkpoint '" + path + "'");
+}
+
+}  // namespace
+}  // namespace twinkle::serve
