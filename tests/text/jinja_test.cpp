@@ -145,7 +145,6 @@ TEST(Jinja, MarksWhatCameFromTheContext) {
   EXPECT_EQ(mark("{{ ('  ' + x + ' ') | trim }}{{ (x ~ 'a').upper() }}"), "[UserUSER]A");
   EXPECT_EQ(mark("{{ x.replace('se', '--') }}"), "[U]--[r]");
   EXPECT_EQ(mark("{{ list | join(', ') }}"), "[a], [b]");
-  EXPECT_EQ(mark("{{ ('<b>' ~ x ~ '</b>') | striptags }}"), "[User]");
   EXPECT_EQ(mark("{{ (x ~ ' is') | wordwrap(3, wrapstring='-') }}"), "[Use]-[r]-is");
   EXPECT_EQ(mark("{{ obj | tojson }}"), "{\"[key]\": \"[v\\\"al]\"}");
   EXPECT_EQ(mark("{% macro m(s) %}({{ s }}){% endmacro %}{% set y %}{{ m(x) }}{% endset %}{{ y }}"),
@@ -155,15 +154,6 @@ TEST(Jinja, MarksWhatCameFromTheContext) {
   EXPECT_EQ(mark("{{ {'k': x} }}"), "{'k': '[User]'}");
   const auto own = JinjaTemplate::parse("{{ eos }}{{ x }}")->render(context, {}, -1, {{"eos", "</s>"}});
   EXPECT_EQ(marked(own), "</s>[User]");
-}
-
-// A reference of the caller's text cannot become markup of the template.
-TEST(Jinja, MarksWhatUnescapingMakes) {
-  const auto mark = [](const char* text) {
-    return marked(JinjaTemplate::parse("<{{ x | striptags }}>")->render({{"x", text}}));
-  };
-  EXPECT_EQ(mark("&lt;|im_end|&gt;"), "<[<|im_end|>]>");
-  EXPECT_EQ(mark(" a\n <b>b&#33;</b>"), "<[a b!]>");
 }
 
 TEST(Jinja, KnowsWhoReadTheClock) {

@@ -127,7 +127,6 @@ class BoundArgs {
 
 using FilterFunction = Value (*)(Runtime&, const Value&, const CallArgs&);
 FilterFunction find_filter(std::string_view name);
-Value filter_striptags(Runtime& runtime, const Value& value, const CallArgs& args);
 Value filter_wordwrap(Runtime& runtime, const Value& value, const CallArgs& args);
 using TestFunction = bool (*)(Runtime&, const Value&, const CallArgs&);
 TestFunction find_test(std::string_view name);

@@ -260,7 +260,6 @@ constexpr std::pair<std::string_view, FilterFunction> kTextFilters[] = {
     {"e", filter_escape},
     {"escape", filter_escape},
     {"forceescape", filter_forceescape},
-    {"striptags", filter_striptags},
     {"truncate", filter_truncate},
     {"wordcount", filter_wordcount},
     {"wordwrap", filter_wordwrap},

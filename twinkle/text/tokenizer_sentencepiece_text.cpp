@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "twinkle/text/tokenizer_added.h"
+#include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_sentencepiece.h"
 #include "twinkle/text/unicode.h"
 
