@@ -13,15 +13,12 @@
 #include <cstdlib>
 
 #include "tests/serve/core_testing.h"
+#include "twinkle/core/clock.h"
 
 namespace twinkle::serve {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
+double ms_since(Clock::time_point begin) { return 1000 * seconds_since(begin); }
 
 struct Waits {
   double ack = 0, look = 0, forward = 0;

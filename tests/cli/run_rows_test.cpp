@@ -77,8 +77,7 @@ TEST_F(RunRows, RowsThatAreTrainedOnAreSaved) {
                       rest_file = root_ + "/" + name + "-rest.jsonl";
     const Ran same = sft(name + "-resumed", with({"--resume-from-checkpoint", from, "--save-rows", file}));
     EXPECT_EQ(same.code, 2);
-    EXPECT_NE(same.err.find("may hold the rows of the run that is resumed; give another file"),
-              std::string::npos)
+    EXPECT_NE(same.err.find("is there already; give another file, or remove it"), std::string::npos)
         << same.err;
     run(name + "-resumed", with({"--resume-from-checkpoint", from, "--save-rows", rest_file}));
     const std::vector<Json> rest = lines_of(rest_file);

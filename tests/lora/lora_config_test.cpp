@@ -216,7 +216,8 @@ TEST(LoraTargets, AFileMayNameModulesThatTheModelLacks) {
 TEST(LoraTargets, RankAndAlphaByPattern) {
   LoraConfig config{.r = 8, .lora_alpha = 16, .target_modules = {"q_proj", "v_proj"}};
   config.rank_pattern = {{"layers\\.1\\.self_attn\\.q_proj", 2}, {"v_proj", 4}};
-  config.alpha_pattern = {{"v_proj", 3}};
+  // The first that matches counts, also where another one says more.
+  config.alpha_pattern = {{"v_proj", 3}, {"layers\\.0\\.self_attn\\.v_proj", 5}};
   const auto modules = match_targets(config, module_names(2), true);
   ASSERT_EQ(modules.size(), 4u);
   EXPECT_EQ(modules[0].rank, 8);
@@ -228,6 +229,7 @@ TEST(LoraTargets, RankAndAlphaByPattern) {
 
 TEST(LoraTargets, HostilePatternsEndSoon) {
   EXPECT_THROW(matched({.target_modules = {"((((.*)*)*)*)*x"}, .target_is_pattern = true}), Error);
+  EXPECT_THROW(matched({.target_modules = {".*q_proj)|(?:.*v_proj"}, .target_is_pattern = true}), Error);
   EXPECT_THROW(matched({.target_modules = {"(unclosed"}, .target_is_pattern = true}), Error);
   EXPECT_THROW(matched({.target_modules = {"q_proj{33333333333333333333}"}, .target_is_pattern = true}),
                Error);

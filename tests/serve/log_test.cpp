@@ -236,6 +236,33 @@ TEST(Log, AcknowledgesWhileItIsWrittenAnew) {
 }
 
 // A disk that fails at any of its steps leaves the log as it was.
+// The new log has its name, and whether the disk knows that is not known: nothing more is accepted, and a
+// start has what was.
+TEST(Log, BreaksWhereTheNewNameMayNotLast) {
+  const test::TempDir dir;
+  LogDisk disk = LogDisk::system();
+  disk.sync_folder = [](int) {
+    errno = EIO;
+    return -1;
+  };
+  {
+    Log log(dir / "log", [](std::string_view) {}, LogDisk::system());
+    log.append("a", nullptr);
+    log.append("b", nullptr);
+  }
+  {
+    Log log(dir / "log", [](std::string_view) {}, disk);
+    EXPECT_FALSE(log.broken());
+    EXPECT_THROW(log.rewrite(only_b, [] { return "closing"; }), Error);
+    EXPECT_TRUE(log.broken());
+    bool refused = false;
+    log.append("c", [&](std::exception_ptr error) { refused = error != nullptr; });
+    log.flush();
+    EXPECT_TRUE(refused);
+  }
+  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"b", "closing"}));
+}
+
 TEST(Log, StaysWhenItCanNotBeWrittenAnew) {
   for (const std::string step : {"write", "sync", "rename"}) {
     const test::TempDir dir;

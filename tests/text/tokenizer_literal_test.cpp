@@ -9,6 +9,7 @@ namespace twinkle {
 namespace {
 
 using test::test_data;
+using testing_tokenizers::added_token;
 using testing_tokenizers::tokenizer;
 using Ids = std::vector<int32_t>;
 
@@ -39,13 +40,6 @@ Ids ids_of(const Tokenizer& tokenizer, std::string_view given) {
   return ids;
 }
 
-Json special(int id, const char* text, const Json& flags = Json::object()) {
-  Json token = {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
-                {"rstrip", false}, {"normalized", false}, {"special", true}};
-  token.update(flags);
-  return token;
-}
-
 // Letters a-z are 0-25, a blank 26, its marker 27, '<' 28, '>' 29, '/' 30; added tokens from 31 on.
 std::shared_ptr<const Tokenizer> letters(const Json& parts) {
   Json vocab = Json::object();
@@ -63,8 +57,8 @@ std::shared_ptr<const Tokenizer> letters(const Json& parts) {
 }
 
 TEST(TokenizerLiteral, OnlyWhatTakesInAByteOfARange) {
-  const auto t =
-      letters({{"added_tokens", {special(31, "<s>"), special(32, "<s>x"), special(33, "<think>")}}});
+  const auto t = letters(
+      {{"added_tokens", {added_token(31, "<s>"), added_token(32, "<s>x"), added_token(33, "<think>")}}});
   EXPECT_EQ(ids_of(*t, "<s>a"), (Ids{31, 0}));
   EXPECT_EQ(ids_of(*t, "\xC2\xAB<s>a\xC2\xBB<s>"), (Ids{28, 18, 29, 0, 31}));
   // Half of it is enough.
@@ -77,7 +71,7 @@ TEST(TokenizerLiteral, OnlyWhatTakesInAByteOfARange) {
 }
 
 TEST(TokenizerLiteral, TokensThatAreNotSpecialAreRead) {
-  const auto t = letters({{"added_tokens", {special(31, "<t>", {{"special", false}})}}});
+  const auto t = letters({{"added_tokens", {added_token(31, "<t>", {{"special", false}})}}});
   EXPECT_EQ(ids_of(*t, "a\xC2\xAB<t>\xC2\xBB"), (Ids{0, 31}));
 }
 
@@ -86,21 +80,22 @@ TEST(TokenizerLiteral, TextBesideIsReadAsUsual) {
   const Json first = {
       {"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", "first"}, {"split", false}};
   const auto meta =
-      letters({{"pre_tokenizer", first}, {"added_tokens", {special(31, "<u>"), special(32, "<e>")}}});
+      letters({{"pre_tokenizer", first}, {"added_tokens", {added_token(31, "<u>"), added_token(32, "<e>")}}});
   EXPECT_EQ(ids_of(*meta, "<u>\xC2\xABhi<e>\xC2\xBB<e>"), (Ids{31, 7, 8, 28, 4, 29, 32}));
   // Blanks go to the template's token, as ever.
-  const auto left = letters({{"added_tokens", {special(31, "<u>", {{"lstrip", true}}), special(32, "<e>")}}});
+  const auto left =
+      letters({{"added_tokens", {added_token(31, "<u>", {{"lstrip", true}}), added_token(32, "<e>")}}});
   EXPECT_EQ(ids_of(*left, "\xC2\xAB<e>a  \xC2\xBB<u>"), (Ids{28, 4, 29, 0, 31}));
   // A token inside of a word is none, whoever wrote it.
   const auto word =
-      letters({{"added_tokens", {special(31, "<u>"), special(32, "<e>", {{"single_word", true}})}}});
+      letters({{"added_tokens", {added_token(31, "<u>"), added_token(32, "<e>", {{"single_word", true}})}}});
   EXPECT_EQ(ids_of(*word, "\xC2\xAB<u>a\xC2\xBB<e> <e>"), (Ids{28, 20, 29, 0, 28, 4, 29, 26, 32}));
 }
 
 TEST(TokenizerLiteral, WhatANormalizerMakesOfTheText) {
   const Json flags = {{"normalized", true}};
   const auto with = [&](const Json& normalizer) {
-    return letters({{"normalizer", normalizer}, {"added_tokens", {special(31, "</s>", flags)}}});
+    return letters({{"normalizer", normalizer}, {"added_tokens", {added_token(31, "</s>", flags)}}});
   };
   const auto nfkc = with({{"type", "NFKC"}}), lower = with({{"type", "Lowercase"}});
   EXPECT_EQ(nfkc->encode("a\xEF\xBC\x9C/s\xEF\xBC\x9E"), (Ids{0, 31}));
@@ -155,7 +150,7 @@ TEST(TokenizerLiteral, WordsOfAVocabulary) {
     if (pieces) model["continuing_subword_prefix"] = "##";
     const auto t =
         letters({{"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
-                 {"added_tokens", {special(0, "[UNK]"), special(1, "[E]", {{"single_word", true}})}},
+                 {"added_tokens", {added_token(0, "[UNK]"), added_token(1, "[E]", {{"single_word", true}})}},
                  {"model", model}});
     EXPECT_EQ(t->encode("a [E]"), (Ids{2, 1})) << type;
     EXPECT_EQ(ids_of(*t,
@@ -172,7 +167,7 @@ TEST(TokenizerLiteral, WordsThatAreReadWithoutMerging) {
   const char* const texts[] = {"<", "s", ">", "<s>", "a"};
   for (int i = 0; i < 5; ++i) vocab[texts[i]] = i;
   const auto t = letters(
-      {{"added_tokens", {special(3, "<s>")}},
+      {{"added_tokens", {added_token(3, "<s>")}},
        {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}, {"ignore_merges", true}}}});
   EXPECT_EQ(t->encode("a <s>", {.parse_special = false}), (Ids{4, 3}));
@@ -183,7 +178,7 @@ TEST(TokenizerLiteral, WordsThatAreReadWithoutMerging) {
 }
 
 TEST(TokenizerLiteral, RangesOfBrokenText) {
-  const auto t = letters({{"added_tokens", {special(31, "<s>")}}});
+  const auto t = letters({{"added_tokens", {added_token(31, "<s>")}}});
   // The broken byte becomes three, and is unknown here; the range moves with the text.
   EXPECT_EQ(ids_of(*t, "\xFF<s>\xC2\xAB<s>\xC2\xBB<s>"), (Ids{31, 28, 18, 29, 31}));
 }

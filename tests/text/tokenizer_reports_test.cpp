@@ -12,16 +12,10 @@
 namespace twinkle {
 namespace {
 
+using testing_tokenizers::added_token;
 using testing_tokenizers::tokenizer;
 using Ids = std::vector<int32_t>;
 using Offsets = std::vector<std::pair<int64_t, int64_t>>;
-
-Json added(int id, const char* text, const Json& flags = Json::object()) {
-  Json token = {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
-                {"rstrip", false}, {"normalized", false}, {"special", true}};
-  token.update(flags);
-  return token;
-}
 
 // Letters a-z are 0-25, a blank 26, its marker 27, '.' 28, '_' 29; added tokens from 30 on.
 std::shared_ptr<const Tokenizer> letters(const Json& parts) {
@@ -54,7 +48,7 @@ TEST(TokenizerReports, TheSpaceMarkerBehindSpecialTokens) {
   const auto with = [](const char* scheme) {
     return letters({{"pre_tokenizer", metaspace(scheme)},
                     {"decoder", metaspace(scheme)},
-                    {"added_tokens", {added(30, "<s>")}}});
+                    {"added_tokens", {added_token(30, "<s>")}}});
   };
   EXPECT_EQ(with("first")->encode("<s>hi"), (Ids{30, 7, 8}));
   EXPECT_EQ(with("first")->encode("a<s>b"), (Ids{27, 0, 30, 1}));
@@ -70,7 +64,7 @@ TEST(TokenizerReports, TheSpaceMarkerBehindSpecialTokens) {
 TEST(TokenizerReports, AddedTokensAndTheNormalizer) {
   const auto with = [](bool normalized) {
     return letters({{"normalizer", {{"type", "Lowercase"}}},
-                    {"added_tokens", {added(30, "A.B", {{"normalized", normalized}})}}});
+                    {"added_tokens", {added_token(30, "A.B", {{"normalized", normalized}})}}});
   };
   EXPECT_EQ(with(true)->encode("xA.Bx"), (Ids{23, 30, 23}));
   EXPECT_EQ(with(true)->encode("xa.bx"), (Ids{23, 30, 23}));  // matches what the text has become
@@ -80,7 +74,7 @@ TEST(TokenizerReports, AddedTokensAndTheNormalizer) {
 
 TEST(TokenizerReports, BlanksBesideAddedTokens) {
   const auto with = [](bool left, bool right) {
-    return letters({{"added_tokens", {added(30, "_m_", {{"lstrip", left}, {"rstrip", right}})}}});
+    return letters({{"added_tokens", {added_token(30, "_m_", {{"lstrip", left}, {"rstrip", right}})}}});
   };
   EXPECT_EQ(with(false, false)->encode("a _m_ b"), (Ids{0, 26, 30, 26, 1}));
   EXPECT_EQ(with(true, false)->encode("a _m_ b"), (Ids{0, 30, 26, 1}));
@@ -90,7 +84,7 @@ TEST(TokenizerReports, BlanksBesideAddedTokens) {
 }
 
 TEST(TokenizerReports, SingleWords) {
-  const auto t = letters({{"added_tokens", {added(30, "ing", {{"single_word", true}})}}});
+  const auto t = letters({{"added_tokens", {added_token(30, "ing", {{"single_word", true}})}}});
   EXPECT_EQ(t->encode("sing"), (Ids{18, 8, 13, 6}));
   EXPECT_EQ(t->encode("ing."), (Ids{30, 28}));
   EXPECT_EQ(t->encode("_ing"), (Ids{29, 8, 13, 6}));
@@ -128,7 +122,8 @@ TEST(TokenizerReports, TruncationInTheFileCutsNothing) {
 TEST(TokenizerReports, ComposedAndDecomposedTextIsTheSame) {
   const auto qwen = tokenizer("qwen3");
   EXPECT_EQ(qwen->encode("e\xCC\x81"), qwen->encode("\xC3\xA9"));
-  const auto t = letters({{"normalizer", {{"type", "NFKC"}}}, {"added_tokens", {added(30, "\xEF\xAC\x81")}}});
+  const auto t =
+      letters({{"normalizer", {{"type", "NFKC"}}}, {"added_tokens", {added_token(30, "\xEF\xAC\x81")}}});
   EXPECT_EQ(t->encode("\xE2\x82\x93"), (Ids{23}));  // a subscript x
   EXPECT_EQ(t->encode("f\xEF\xAC\x81i"),
             (Ids{5, 30, 8}));  // the ligature is a token of its own, not normalised

@@ -51,4 +51,12 @@ inline std::string streamed(const std::shared_ptr<const Tokenizer>& tokenizer,
   return text + decoder.finish();
 }
 
+/// An entry of added_tokens; `flags` stand over those of a special token.
+inline Json added_token(int id, const char* text, const Json& flags = Json::object()) {
+  Json token = {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
+                {"rstrip", false}, {"normalized", false}, {"special", true}};
+  token.update(flags);
+  return token;
+}
+
 }  // namespace twinkle::testing_tokenizers

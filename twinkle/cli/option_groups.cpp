@@ -136,8 +136,8 @@ ArgGroup dataset_args() {
              {.aliases = {"dropped_log_path"}, .value = "FILE"}),
       option(
           "save_rows", kString, nullptr,
-          "File that gets every row that is trained on, as it is drawn: conversations in .jsonl, .json, .csv "
-          "or .parquet.",
+          "New file that gets every row that is trained on, as it is drawn: conversations in .jsonl, .json, "
+          ".csv or .parquet.",
           {.value = "FILE"}),
       option("bad_rows", kString, "raise", "Stop at a row that cannot be used, or drop it and count it.",
              {.choices = {"raise", "drop"}}),

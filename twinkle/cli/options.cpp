@@ -238,18 +238,13 @@ TemplateOptions template_options(const ParsedArgs& args, int64_t context) {
   return options;
 }
 
-namespace {
-
-// --template-cls, else what the model asks for.
 std::string template_name(const ParsedArgs& args) {
   std::string name = text_of(args, "template_cls");
   for (const char* source : {"model_id", "tokenizer_id"}) {
     if (name.empty() && args.has(source)) name = template_name_for(args.get_string(source));
   }
-  return name;
+  return name.empty() ? "Template" : name;
 }
-
-}  // namespace
 
 std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer,
                                         int64_t context) {

@@ -36,6 +36,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 /// `context`: positions that the model knows; rows are never longer, whatever --max-length says (0: as it
 /// says).
 TemplateOptions template_options(const ParsedArgs& args, int64_t context = 0);
+/// --template-cls, else what the model asks for, else the general one.
+std::string template_name(const ParsedArgs& args);
 std::unique_ptr<Template> load_template(const ParsedArgs& args, std::shared_ptr<const Tokenizer> tokenizer,
                                         int64_t context = 0);
 /// For commands that neither cut nor drop: the template cuts nothing, check_length says what is too long.

@@ -16,10 +16,6 @@ Json conversation(const Trajectory& trajectory) {
   return out;
 }
 
-}  // namespace
-
-namespace {
-
 // Rows of `data` go to a new writer from now on, if it can write.
 template <class Data>
 void record_into(Data& data, const std::string& path, const SaveRowsOptions& options) {

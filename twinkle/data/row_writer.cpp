@@ -225,7 +225,7 @@ void RowWriter::finish() {
     const std::lock_guard lock(mutex_);
     if (finished_) return;
     start_locked();
-    stop_ = finished_ = true;
+    finished_ = true;
   }
   wake_.notify_all();
   room_.notify_all();
@@ -251,7 +251,7 @@ void RowWriter::finish() {
 void RowWriter::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    wake_.wait(lock, [&] { return finished_ || !queue_.empty(); });
     if (queue_.empty()) return;
     const size_t count = std::min(queue_.size(), batch_size_);
     std::vector<std::function<Row()>> batch(

@@ -71,7 +71,7 @@ class RowWriter {
   std::condition_variable wake_, room_;
   std::deque<std::function<Row()>> queue_;
   std::exception_ptr error_;
-  bool busy_ = false, stop_ = false, finished_ = false;
+  bool busy_ = false, finished_ = false;
   int fd_ = -1;
   int64_t end_ = 0;  // bytes that rows go behind
   int64_t num_rows_ = 0;

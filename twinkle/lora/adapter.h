@@ -25,8 +25,9 @@ struct LoraConfig {
   std::vector<std::string> exclude_modules;
   bool exclude_is_pattern = false;  // exclude_modules[0] is a regex (full match)
   std::vector<int64_t> layers_to_transform;
-  std::map<std::string, int64_t> rank_pattern;
-  std::map<std::string, double> alpha_pattern;
+  // In their order: the first that matches counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;
   std::string base_model_name_or_path;
   uint64_t seed = 42;  // of A's initial values and of dropout; not a PEFT key

@@ -205,13 +205,13 @@ LoraConfig lora_config_from_json(const Json& raw, std::string_view where) {
   if (const Json* ranks = reader.find("rank_pattern")) {
     if (!ranks->is_object()) throw reader.wrong("rank_pattern", "an object", *ranks);
     for (const auto& [key, rank] : ranks->items())
-      config.rank_pattern[key] = reader.whole("rank_pattern", rank);
+      config.rank_pattern.emplace_back(key, reader.whole("rank_pattern", rank));
   }
   if (const Json* alphas = reader.find("alpha_pattern")) {
     if (!alphas->is_object()) throw reader.wrong("alpha_pattern", "an object", *alphas);
     for (const auto& [key, alpha] : alphas->items()) {
       if (!alpha.is_number()) throw reader.wrong("alpha_pattern", "numbers", alpha);
-      config.alpha_pattern[key] = alpha.get<double>();
+      config.alpha_pattern.emplace_back(key, alpha.get<double>());
     }
   }
   if (const Json* base = reader.find("base_model_name_or_path")) {

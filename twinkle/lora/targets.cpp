@@ -31,6 +31,7 @@ class NamePattern {
     constexpr size_t kMaxPattern = 4096;
     if (pattern.size() > kMaxPattern)
       throw invalid_argument(place_ + ": the pattern is longer than 4096 characters");
+    tokenizer::pcre_pattern(pattern, place_);  // it must be one by itself
     matcher_ = tokenizer::pcre_pattern("\\A(?:" + pattern + ")\\z", place_);
   }
   bool matches(const std::string& name) const {
@@ -89,11 +90,13 @@ Value pattern_value(const std::vector<std::pair<NamePattern, Value>>& patterns, 
 }
 
 template <class Value>
-std::vector<std::pair<NamePattern, Value>> compile_patterns(const std::map<std::string, Value>& patterns,
-                                                            const char* key) {
+std::vector<std::pair<NamePattern, Value>> compile_patterns(
+    const std::vector<std::pair<std::string, Value>>& patterns, const char* key) {
   std::vector<std::pair<NamePattern, Value>> out;
-  for (const auto& [pattern, value] : patterns)
+  for (const auto& [pattern, value] : patterns) {
+    NamePattern{pattern, key};  // it must be one by itself
     out.emplace_back(NamePattern("(.*\\.)?(" + pattern + ")", key), value);
+  }
   return out;
 }
 

@@ -165,7 +165,6 @@ class Core {
     std::string id;
     Model* model = nullptr;
     ModelQueue::Turn ready;
-    bool calls_wait = false;  // for a snapshot behind the step
   };
   struct AnyWaiter {
     std::string sampler;
@@ -276,7 +275,7 @@ class Core {
   std::chrono::steady_clock::duration train_time_{};
 
   std::atomic<int64_t> rewrite_at_{0};  // the log's size
-  Background files_{"snapshot"}, rewriting_{"log"};
+  Background files_{"snapshot"}, removing_{"removal"}, rewriting_{"log"};
   std::unique_ptr<Log> log_;  // its callbacks use the above: it goes first
   std::thread thread_;
 };

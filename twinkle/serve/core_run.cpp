@@ -230,7 +230,7 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
   const auto old = store_.checkpoint(checkpoint.path(), op.owner, now());
   if (old && old->operation != op.id && !op.args.at("overwrite").get<bool>())
     throw conflict("ResourceAlreadyExists: there is a checkpoint '" + checkpoint.path() + "' already");
-  const int64_t most_bytes = op.args.value("most_checkpoint_bytes", int64_t{0});
+  const int64_t most_bytes = whole_or<int64_t>(op.args, "most_checkpoint_bytes", 0);
   if (most_bytes > 0 && !(old && old->operation == op.id))  // else it was there before a restart
     store_.check_checkpoint_bytes(op.owner, most_bytes, now());
   ModelQueue& queue = turn.model->queue;
@@ -344,9 +344,9 @@ void Core::run_merged(std::vector<Turn>& turns) {
     }
     if (turn.ready.barrier) before_step(turn);
     // A snapshot has no gradients, so it is taken between the step and the calls behind it.
-    turn.calls_wait = turn.ready.barrier && snapshot_is_due(*turn.model);
+    const bool calls_wait = turn.ready.barrier && snapshot_is_due(*turn.model);
     if (turn.ready.barrier) now.emplace_back(&turn, turn.ready.barrier);
-    for (const auto& op : turn.ready.calls) (turn.calls_wait ? after_snapshot : now).emplace_back(&turn, op);
+    for (const auto& op : turn.ready.calls) (calls_wait ? after_snapshot : now).emplace_back(&turn, op);
   }
   run_works(now);
   for (auto& turn : turns) {
@@ -394,7 +394,7 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
   } catch (...) {  // a bug, or no memory
     done.assign(works.size(), {.error = caught_error("server")});
   }
-  pass.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  pass.seconds = seconds_since(begin);
   std::set<std::string> models;
   for (const auto& work : works) {
     models.insert(work.model);
@@ -506,7 +506,7 @@ bool Core::sample_round() {
   Monitor::Pass pass{.begin = now(), .training = false};
   const bool any = sample_for_a_while(begin, pass);
   if (!any) return false;
-  pass.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  pass.seconds = seconds_since(begin);
   options_.monitor->pass(pass);
   options_.monitor->engine(engine_->counts());
   return true;

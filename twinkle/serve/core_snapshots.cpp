@@ -161,14 +161,18 @@ void Core::snapshot_all() {
   for (const auto& [id, model] : models) {
     files_.wait();
     log_->flush();
-    if (model->operations == 0 || !engine_->has_model(id) || !can_snapshot(*model)) continue;
+    const auto changed = [&] {
+      const std::lock_guard lock(mutex_);
+      return model->operations > 0 || model->wanted;
+    };
+    if (!changed() || !engine_->has_model(id) || !can_snapshot(*model)) continue;
     take_snapshot(id, *model);
   }
 }
 
 void Core::remove_folder(const std::string& folder) {
   if (folder.empty()) return;
-  files_.add([at = path(folder)] {
+  removing_.add([at = path(folder)] {
     std::error_code ignored;
     fs::remove_all(at, ignored);
   });

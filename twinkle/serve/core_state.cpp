@@ -219,6 +219,7 @@ void Core::drop_ended_now() {
 // Those whose time is over, and folders that belong to none: of one that was replaced, or whose writing was
 // cut off. What a replay still needs stays.
 void Core::remove_dead_checkpoints() {
+  if (removing_.size() > 0) return;  // what waits there would be found again
   const auto expired = store_.expired_checkpoints(now());
   if ((expired.empty() && !sweep_) || replays_a_load()) return;
   for (const auto& checkpoint : expired) store_.remove(checkpoint);

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kHeader("TWKLLOG2", 8);  // the last letter is the version
 constexpr uint32_t kMagic = 0x52574c47;
-constexpr int64_t kMostBytes = int64_t{1} << 30;  // of one record
+constexpr int64_t kMostRecordBytes = int64_t{1} << 30;  // of one record
 constexpr std::string_view kFilePrefix = "log-", kNew = ".new";
 // Of a new log: what is copied while nobody may append, if the disk is faster than those who do; how often
 // that is tried; and what is written at once.
@@ -264,7 +264,7 @@ int64_t Log::read_all(const std::string& path, const std::function<void(std::str
 // Writing.
 
 void Log::append(std::string payload, OnDurable on_durable, bool must) {
-  if (payload.empty() || static_cast<int64_t>(payload.size()) > kMostBytes)
+  if (payload.empty() || static_cast<int64_t>(payload.size()) > kMostRecordBytes)
     throw internal_error("[log] a record of " + std::to_string(payload.size()) + " bytes");
   const std::lock_guard lock(mutex_);
   pending_.push_back({std::move(payload), std::move(on_durable), must});

@@ -444,15 +444,7 @@ void TinkerApi::load_weights(Call& call) {
       check_metadata(*metadata);
       model.user_metadata = *metadata;
     }
-    if (op.refused.empty() && !store_.model(model.id, call.owner)) {
-      check(op, [&] {
-        if (checkpoint) {
-          put_new(call, model);
-        } else {
-          check_models(call);
-        }
-      });
-    }
+    if (checkpoint && op.refused.empty()) check(op, [&] { put_new(call, model); });
   }
   reply["model_id"] = op.target;
   check(op, [&] {

@@ -12,7 +12,7 @@
 namespace twinkle::serve {
 namespace {
 
-constexpr size_t kMostBytes = 4096;
+constexpr size_t kMostTokenBytes = 4096;
 constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 // RFC 4648 §5, without padding.
@@ -65,7 +65,7 @@ std::string TokenSigner::sign(std::string_view use, Json claims, double now, dou
 
 std::optional<TokenSigner::Read> TokenSigner::read(std::string_view use, std::string_view token,
                                                    double now) const {
-  if (token.size() > kMostBytes) return std::nullopt;
+  if (token.size() > kMostTokenBytes) return std::nullopt;
   const size_t first = token.find('.'), last = token.rfind('.');
   if (first == std::string_view::npos || first == last) return std::nullopt;
   const std::string expected = signature(token.substr(0, last));

@@ -119,13 +119,13 @@ class TrainMetric : public Metric {
     skipped_ = record.skipped_steps;
   }
   Json calculate() const override {
-    const double seconds = std::chrono::duration<double>(Clock::now() - since_).count();
+    const double seconds = seconds_since(since_);
     Json values = {{"iters", last_.step}, {"learning_rate", number(last_.lr)}};
     if (last_.grad_norm) values["grad_norm"] = number(*last_.grad_norm);
     values["tokens_per_second"] = number(seconds > 0 ? static_cast<double>(tokens_) / seconds : 0.0);
     values["tokens_seen"] = tokens_seen_;
     values["skipped_steps"] = skipped_;
-    values["seconds"] = std::chrono::duration<double>(Clock::now() - start_).count();
+    values["seconds"] = seconds_since(start_);
     return values;
   }
   void reset() override {

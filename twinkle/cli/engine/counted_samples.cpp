@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "twinkle/cli/options.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/list_text.h"
@@ -15,10 +16,11 @@ constexpr const char* kOfRows[] = {"csv_columns", "model_name", "model_author"};
 constexpr const char* kOfTokens[] = {"use_chat_template", "default_system", "enable_thinking",
                                      "chat_template_kwargs"};
 
-// What is kept as a hash, or as the name of a class, shows nothing to people.
-bool is_hidden(const std::string& name) {
-  return name == "chat_template" || name == "tokenizer" || name == "template_cls";
-}
+// What is kept as a hash shows nothing to people.
+bool is_hidden(const std::string& name) { return name == "chat_template" || name == "tokenizer"; }
+
+// An option left out, or given with nothing in it.
+bool is_nothing(const Json& value) { return value.empty() || value == ""; }
 
 // What a position of these options counts.
 struct Counting {
@@ -83,7 +85,7 @@ Json samples_of_run(const ParsedArgs& args, const Template& tmpl, std::optional<
   options(kOfRows);
   options(kOfTokens);
   out["chat_template"] = tmpl.options().use_chat_template ? sha256_hex(tmpl.chat_template_source()) : "";
-  out["template_cls"] = tmpl.identity();
+  out["template_cls"] = template_name(args);
   Json config = tmpl.tokenizer().config();
   if (config.is_object()) config.erase("chat_template");
   out["tokenizer"] = sha256_hex(text_of(tmpl.tokenizer().to_json()) + text_of(config));
@@ -109,7 +111,8 @@ std::string check_same_samples(const RunManifest& recorded, const ParsedArgs& ar
                                                        {"preprocessor", ""},
                                                        {"preprocessor_options", nullptr},
                                                        {"column_mapping", nullptr}};
-  if (Counting(options).length || Counting(args.values()).length) {
+  const Counting then(options), now(args.values());
+  if (then.length || now.length) {
     counted.insert(counted.end(), {{"truncation_strategy", "raise"}, {"max_length", args.get("max_length")}});
   }
   if (!args.get_bool("streaming")) {
@@ -118,7 +121,8 @@ std::string check_same_samples(const RunManifest& recorded, const ParsedArgs& ar
   }
   for (const auto& [name, usual] : counted) {
     const Json was = options.value(name, usual);
-    if (was != args.get(name)) refuse(checkpoint, name, was, args.get(name));
+    const Json now_is = args.get(name);
+    if (was != now_is && !(is_nothing(was) && is_nothing(now_is))) refuse(checkpoint, name, was, now_is);
   }
   const auto hash = recorded.training_data_hash();
   if (hash && *hash != dataset_hash) {
@@ -126,7 +130,6 @@ std::string check_same_samples(const RunManifest& recorded, const ParsedArgs& ar
                    args.get_string("dataset_id") +
                    "'; --ignore-data-skip goes on with these, from their beginning");
   }
-  const Counting then(options), now(args.values());
   std::vector<std::string> changed;
   for (const std::string& name : differences(recorded, samples)) {
     const Json& was = recorded.config["samples"][name];

@@ -244,7 +244,7 @@ void Run::load_data() {
   if (stopped_early_) schedule_ = {.steps = *options_.stop_after};
 }
 
-// What a run wrote before it was broken off is not lost by going on with it, nor are rows that are read.
+// Nothing is replaced: neither the rows of an earlier run nor what this one reads.
 void Run::check_recorder() const {
   if (!recorder_) return;
   const std::string where = "[" + args_.source("save_rows") + "] 'save_rows': '";
@@ -257,12 +257,8 @@ void Run::check_recorder() const {
       if (std::filesystem::weakly_canonical(other) == std::filesystem::weakly_canonical(path))
         throw conflict(where + path + "' is another file of this run");
     }
-    if (args_.has("resume_from_checkpoint") && file_exists(path))
-      throw conflict(where + path + "' may hold the rows of the run that is resumed; give another file");
-  }
-  if (args_.has("eval_dataset_id")) {
-    std::vector<std::string> notes;
-    check_writes_elsewhere(*recorder_, RowFiles::paths_of(args_.get_string("eval_dataset_id"), &notes));
+    if (file_exists(path))
+      throw conflict(where + path + "' is there already; give another file, or remove it");
   }
 }
 
