@@ -213,6 +213,35 @@ TEST(Tokenizer, ManyThreadsGetTheSameIds) {
   EXPECT_EQ(wrong, 0);
 }
 
+// Words that a thread met before are remembered: by which tokenizer, and in how many tokens, must not be
+// mixed up.
+TEST(Tokenizer, TokenizersInTurnGetTheirOwnIds) {
+  Json other = small_json();
+  other["model"]["merges"] = Json::array({{"h", "i"}});
+  Json pieces = Json::array({{"<unk>", 0.0}});
+  for (const char* piece : {"\u2581", "h", "i", "a", "b", "hi"})
+    pieces.push_back({piece, -1.0 - pieces.size()});
+  const Json unigram = {{"version", "1.0"},
+                        {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "\u2581"}}},
+                        {"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", pieces}}}};
+  const std::vector<std::shared_ptr<const Tokenizer>> all = {
+      small(), Tokenizer::from_json(other, {}, "other"), Tokenizer::from_json(unigram, {}, "unigram")};
+  std::mt19937 rng(5);
+  std::vector<std::string> words = {"", "x", std::string(24, 'a'), std::string(25, 'a'),
+                                    std::string(40, 'b')};
+  for (int i = 0; i < 300; ++i) {
+    std::string word;
+    for (int n = static_cast<int>(rng() % 30); n >= 0; --n) word += "hiab"[rng() % 4];
+    words.push_back(word);
+  }
+  for (int i = 0; i < 6000; ++i) {
+    const std::string& word = words[rng() % words.size()];
+    const auto& t = all[rng() % all.size()];
+    // The way that knows where tokens lie remembers nothing.
+    ASSERT_EQ(t->encode(word), t->encode_with_offsets(word).ids) << word;
+  }
+}
+
 TEST(Tokenizer, GgufMetadataMakeATokenizer) {
   Json metadata = {{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", "smollm"}};
   Json tokens = Json::array({"<|endoftext|>", "<|im_start|>"}), types = Json::array({3, 3});

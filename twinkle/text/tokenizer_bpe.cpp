@@ -7,6 +7,7 @@
 #include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/tokenizer_model.h"
+#include "twinkle/text/tokenizer_word_cache.h"
 #include "twinkle/text/unicode.h"
 
 namespace twinkle::tokenizer {
@@ -68,7 +69,7 @@ class Bpe : public Model {
     char_symbols(text, symbols);
     const size_t count = merge(merges_, symbols.data(), symbols.size());
     for (size_t i = 0; i < count; ++i) out.push_back({symbols[i].id, symbols[i].begin, symbols[i].end});
-    trim(symbols);
+    trim_buffer(symbols);
   }
 
   void tokenize_without(std::string_view text, const Refused& refused,
@@ -103,7 +104,7 @@ class Bpe : public Model {
       char_symbols(word, symbols);
     };
     if (!marker_cuts_) {
-      word_ids(text, vocab_, whole_, max_size_, symbols_of, out);
+      word_ids(text, vocab_, whole_, max_size_, owner_, symbols_of, out);
       return;
     }
     size_t at = 0;
@@ -111,7 +112,7 @@ class Bpe : public Model {
       size_t end = at;
       while (text.substr(end).starts_with(kSpaceMarker)) end += kSpaceMarker.size();
       end = std::min(text.find(kSpaceMarker, end), text.size());
-      word_ids(text.substr(at, end - at), vocab_, whole_, max_size_, symbols_of, out);
+      word_ids(text.substr(at, end - at), vocab_, whole_, max_size_, owner_, symbols_of, out);
       at = end;
     }
   }
@@ -126,7 +127,7 @@ class Bpe : public Model {
       }
     }
     word_ids(
-        text, raw_, raw_whole_, max_raw_size_,
+        text, raw_, raw_whole_, max_raw_size_, raw_owner_,
         [this](std::string_view word, std::vector<Symbol>& symbols) {
           for (size_t i = 0; i < word.size(); ++i) {
             const int32_t id = byte_ids_[static_cast<unsigned char>(word[i])];
@@ -167,30 +168,27 @@ class Bpe : public Model {
   }
 
  private:
-  // A long input must not leave its buffer behind in every thread.
-  static void trim(std::vector<Symbol>& symbols) {
-    if (symbols.capacity() > (1 << 16)) std::vector<Symbol>().swap(symbols);
-  }
-
   template <class SymbolsOf>
   void word_ids(std::string_view word, const Vocab& vocab, const WholeMarks& marks, size_t max_size,
-                SymbolsOf symbols_of, std::vector<int32_t>& out) const {
-    const int64_t entry = word.size() <= max_size ? vocab.find_entry(word) : -1;
+                uint32_t owner, SymbolsOf symbols_of, std::vector<int32_t>& out) const {
+    const uint64_t hash = Vocab::hash(word);
+    const int64_t entry = word.size() <= max_size ? vocab.find_entry(word, hash) : -1;
     const auto known = entry >= 0 ? marks.get(entry) : WholeMarks::kParts;
     if (known == WholeMarks::kWhole) {
       out.push_back(vocab.entry(entry).id);
       return;
     }
+    WordCache& cache = WordCache::of_thread();
+    if (cache.get(owner, hash, word, out)) return;
     thread_local std::vector<Symbol> symbols;
     symbols.clear();
     symbols_of(word, symbols);
     const size_t count = merge(merges_, symbols.data(), symbols.size());
     for (size_t i = 0; i < count; ++i) out.push_back(symbols[i].id);
-    if (known == WholeMarks::kUnknown) {
-      const bool whole = count == 1 && symbols[0].id == vocab.entry(entry).id;
-      marks.set(entry, whole ? WholeMarks::kWhole : WholeMarks::kParts);
-    }
-    trim(symbols);
+    const bool whole = entry >= 0 && count == 1 && symbols[0].id == vocab.entry(entry).id;
+    if (known == WholeMarks::kUnknown) marks.set(entry, whole ? WholeMarks::kWhole : WholeMarks::kParts);
+    if (!whole) cache.put(owner, hash, word, symbols.data(), count);
+    trim_buffer(symbols);
   }
 
   void char_symbols(std::string_view text, std::vector<Symbol>& symbols) const {
@@ -283,6 +281,7 @@ class Bpe : public Model {
 
   BpeOptions options_;
   MergeTable merges_;
+  const uint32_t owner_ = WordCache::new_owner(), raw_owner_ = WordCache::new_owner();
   int32_t unk_id_ = -1;
   bool plain_ = true;  // neither prefix nor suffix on parts of words
   bool marker_cuts_ = false;

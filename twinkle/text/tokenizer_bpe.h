@@ -70,6 +70,12 @@ struct Symbol {
   uint32_t begin, end;
 };
 
+/// Frees what a long input left in a buffer that its thread keeps.
+template <class T>
+void trim_buffer(std::vector<T>& buffer) {
+  if (buffer.capacity() > (1 << 16)) std::vector<T>().swap(buffer);
+}
+
 /// Merges in place; returns how many symbols are left.
 size_t merge(const MergeTable& table, Symbol* symbols, size_t count);
 /// The same, asking of every pair of neighbours that could merge to an id whether it may.

@@ -46,13 +46,14 @@ struct Step {
   int32_t id = -1;
 };
 
-/// Steps by the place where they end, to be followed back from the end of the text. Sums are in the precision
-/// of Score, and the first of equal paths stays. score_of(id, bytes) is that of a piece; unknown() gives the
-/// score and id of a character that is no piece, and may throw; refused(id, begin, end) leaves a piece out.
+/// Steps by the place where they end, to be followed back from the end of the text, into `best`. Sums are in
+/// the precision of Score, and the first of equal paths stays. score_of(id, bytes) is that of a piece;
+/// unknown() gives the score and id of a character that is no piece, and may throw; refused(id, begin, end)
+/// leaves a piece out.
 template <class Score, class ScoreOf, class Unknown, class Refuse>
-std::vector<Step<Score>> best_steps(const PieceTrie& trie, std::string_view text, const ScoreOf& score_of,
-                                    const Unknown& unknown, const Refuse& refused) {
-  std::vector<Step<Score>> best(text.size() + 1);
+void best_steps(const PieceTrie& trie, std::string_view text, const ScoreOf& score_of, const Unknown& unknown,
+                const Refuse& refused, std::vector<Step<Score>>& best) {
+  best.assign(text.size() + 1, {});
   for (size_t at = 0; at < text.size();) {
     const Score here = best[at].score;
     const size_t one = unicode::char_bytes(text[at]);
@@ -78,7 +79,6 @@ std::vector<Step<Score>> best_steps(const PieceTrie& trie, std::string_view text
     }
     at += one;
   }
-  return best;
 }
 
 }  // namespace twinkle::tokenizer

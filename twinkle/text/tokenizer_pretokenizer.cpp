@@ -1,5 +1,7 @@
 #include "twinkle/text/tokenizer_pretokenizer.h"
 
+#include <array>
+
 #include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/tokenizer_pattern.h"
@@ -46,12 +48,16 @@ class Split : public Cutter {
 // Each character of a class is a match of its own.
 class SplitChars : public Cutter {
  public:
-  SplitChars(bool (*match)(char32_t), Behavior behavior) : match_(match), behavior_(behavior) {}
+  SplitChars(bool (*match)(char32_t), Behavior behavior) : match_(match), behavior_(behavior) {
+    for (size_t c = 0; c < ascii_.size(); ++c) ascii_[c] = match(static_cast<char32_t>(c));
+  }
   void ranges(std::string_view text, std::vector<Range>& out) const override {
     std::vector<Range> found;
     for (size_t at = 0; at < text.size();) {
+      const auto byte = static_cast<unsigned char>(text[at]);
       const size_t end = at + unicode::char_bytes(text[at]);
-      if (match_(unicode::char_at(text, at))) found.push_back({at, end});
+      if (byte < ascii_.size() ? ascii_[byte] : match_(unicode::char_at(text, at)))
+        found.push_back({at, end});
       at = end;
     }
     split(text.size(), found, behavior_, false, out);
@@ -59,6 +65,7 @@ class SplitChars : public Cutter {
 
  private:
   bool (*match_)(char32_t);
+  std::array<bool, 128> ascii_{};
   Behavior behavior_;
 };
 

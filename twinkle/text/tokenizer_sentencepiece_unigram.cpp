@@ -59,7 +59,8 @@ class SentencePieceUnigram : public Model {
   template <class Refuse>
   void walk(std::string_view text, const Refuse& refused, std::vector<Token>& out) const {
     const auto unknown = static_cast<int32_t>(file_->unk);
-    const auto best = best_steps<float>(
+    std::vector<Step<float>> best;
+    best_steps(
         trie_, text,
         [this](int32_t id, size_t bytes) {
           const auto& piece = file_->pieces[static_cast<size_t>(id)];
@@ -67,7 +68,7 @@ class SentencePieceUnigram : public Model {
                      ? static_cast<float>(static_cast<float>(bytes) * max_score_ - 0.1)
                      : piece.score;
         },
-        [&] { return std::pair(unknown_score_, unknown); }, refused);
+        [&] { return std::pair(unknown_score_, unknown); }, refused, best);
     const size_t first = out.size();
     bool after_unknown = false;
     for (size_t end = text.size(); end > 0;) {

@@ -11,6 +11,7 @@
 #include "twinkle/text/tokenizer_fields.h"
 #include "twinkle/text/tokenizer_lattice.h"
 #include "twinkle/text/tokenizer_model.h"
+#include "twinkle/text/tokenizer_word_cache.h"
 
 namespace twinkle::tokenizer {
 namespace {
@@ -58,6 +59,7 @@ class Unigram : public Model {
       min_score_ = std::min(min_score_, scores_.back());
     }
     for (const auto& e : vocab_.entries()) trie_.add(vocab_.text(e), e.id);
+    whole_.resize(vocab_.size());
     for (int b = 0; b < 256; ++b) byte_tokens_[b] = vocab_.find(byte_token(static_cast<unsigned char>(b)));
   }
 
@@ -69,6 +71,26 @@ class Unigram : public Model {
   void tokenize_without(std::string_view text, const Refused& refused,
                         std::vector<Token>& out) const override {
     walk(text, refused, out);
+  }
+
+  void ids(std::string_view text, std::vector<int32_t>& out) const override {
+    const uint64_t hash = Vocab::hash(text);
+    const int64_t entry = vocab_.find_entry(text, hash);
+    const auto known = entry >= 0 ? whole_.get(entry) : WholeMarks::kParts;
+    if (known == WholeMarks::kWhole) {
+      out.push_back(vocab_.entry(entry).id);
+      return;
+    }
+    WordCache& cache = WordCache::of_thread();
+    if (cache.get(owner_, hash, text, out)) return;
+    thread_local std::vector<Token> tokens;
+    tokens.clear();
+    tokenize(text, tokens);
+    for (const Token& t : tokens) out.push_back(t.id);
+    const bool whole = entry >= 0 && tokens.size() == 1 && tokens[0].id == vocab_.entry(entry).id;
+    if (known == WholeMarks::kUnknown) whole_.set(entry, whole ? WholeMarks::kWhole : WholeMarks::kParts);
+    if (!whole) cache.put(owner_, hash, text, tokens.data(), tokens.size());
+    trim_buffer(tokens);
   }
 
   Json to_json() const override {
@@ -83,15 +105,17 @@ class Unigram : public Model {
  private:
   template <class Refuse>
   void walk(std::string_view text, const Refuse& refused, std::vector<Token>& out) const {
-    const auto best = best_steps<double>(
+    thread_local std::vector<Step<double>> best;
+    thread_local std::vector<Token> path;
+    best_steps(
         trie_, text, [this](int32_t id, size_t) { return scores_[static_cast<size_t>(id)]; },
         [this] {
           if (unk_id_ < 0)
             throw invalid_argument("[tokenizer] a character is unknown, and the model has no unk_id");
           return std::pair(min_score_ - kUnknownPenalty, static_cast<int32_t>(unk_id_));
         },
-        refused);
-    std::vector<Token> path;
+        refused, best);
+    path.clear();
     for (size_t end = text.size(); end > 0;) {
       const auto& node = best[end];
       const bool unknown = node.id == unk_id_;
@@ -103,6 +127,8 @@ class Unigram : public Model {
       end = node.start;
     }
     for (auto t = path.rbegin(); t != path.rend(); ++t) emit(text, *t, refused, out);
+    trim_buffer(best);
+    trim_buffer(path);
   }
 
   template <class Refuse>
@@ -129,6 +155,8 @@ class Unigram : public Model {
   bool byte_fallback_;
   double min_score_ = std::numeric_limits<double>::infinity();
   PieceTrie trie_;
+  WholeMarks whole_;
+  const uint32_t owner_ = WordCache::new_owner();
   int32_t byte_tokens_[256];
 };
 

@@ -74,9 +74,8 @@ void Vocab::add(std::string_view text, int32_t id) {
   by_id_[static_cast<size_t>(id)] = static_cast<int32_t>(index);
 }
 
-int64_t Vocab::find_entry(std::string_view text) const {
+int64_t Vocab::find_entry(std::string_view text, uint64_t h) const {
   if (slots_.empty()) return -1;
-  const uint64_t h = hash(text);
   const auto tag = static_cast<uint32_t>(h >> 32);
   for (size_t at = h & mask_; slots_[at].entry >= 0; at = (at + 1) & mask_) {
     if (slots_[at].tag != tag) continue;

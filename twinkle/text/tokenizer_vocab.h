@@ -27,7 +27,9 @@ class Vocab {
     const int64_t at = find_entry(text);
     return at < 0 ? -1 : entries_[static_cast<size_t>(at)].id;
   }
-  int64_t find_entry(std::string_view text) const;  // index of the entry, or -1
+  int64_t find_entry(std::string_view text) const { return find_entry(text, hash(text)); }
+  int64_t find_entry(std::string_view text, uint64_t hash) const;  // index of the entry, or -1
+  static uint64_t hash(std::string_view text);
   const Entry& entry(int64_t index) const { return entries_[static_cast<size_t>(index)]; }
   std::string_view text(const Entry& e) const { return std::string_view(pool_).substr(e.offset, e.size); }
   /// Index of the entry of an id, or -1.
@@ -42,7 +44,6 @@ class Vocab {
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:
-  static uint64_t hash(std::string_view text);
   void grow(size_t slots);
 
   std::string pool_;
