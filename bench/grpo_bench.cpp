@@ -2,7 +2,7 @@
 // One GRPO step as bench/compare grpo runs it beside TRL: answers to random prompts are sampled with the
 // adapter that is trained, get random rewards, and train it.
 //   grpo_bench MODEL [--prompts 8] [--answers 8] [--prompt-tokens 512] [--answer-tokens 64]
-//              [--sharing off,exact,groups] [--max-tokens-per-pass 4608]
+//              [--sharing off,exact,groups] [--max-tokens-per-pass 4608] [--dtype auto]
 // The same answers train a fresh adapter for each way of sharing the prompts. Prints one JSON object: seconds
 // of the sampling and of each training part, its rows, loss and gradient norm, and the machine's own limit.
 #include <cmath>
@@ -22,10 +22,11 @@ using twinkle::bench::seconds_since;
 
 namespace {
 
-std::unique_ptr<MultiLoraTransformersModel> model_of(const std::string& path, PrefixSharing sharing,
-                                                     int64_t pass_tokens) {
+std::unique_ptr<MultiLoraTransformersModel> model_of(const std::string& path, const std::string& dtype,
+                                                     PrefixSharing sharing, int64_t pass_tokens) {
   auto model = std::make_unique<MultiLoraTransformersModel>(
-      path, MultiLoraOptions{.model = {.micro_batch_tokens = pass_tokens, .share_prefix = sharing}});
+      path, MultiLoraOptions{
+                .model = {.dtype = dtype, .micro_batch_tokens = pass_tokens, .share_prefix = sharing}});
   model->add_adapter_to_model(
       "policy",
       LoraConfig{.r = 8, .lora_alpha = 32, .target_modules = {"all-linear"}, .target_is_pattern = true});
@@ -78,7 +79,7 @@ PrefixSharing sharing_of(const std::string& name) {
 int main(int argc, char** argv) try {
   if (argc < 2) return std::fprintf(stderr, "usage: grpo_bench MODEL [options]\n"), 2;
   int64_t num_prompts = 8, num_answers = 8, prompt_tokens = 512, answer_tokens = 64, pass_tokens = 4608;
-  std::string ways = "off,exact,groups";
+  std::string ways = "off,exact,groups", dtype = "auto";
   for (int i = 2; i + 1 < argc; i += 2) {
     const auto is = [&](const char* name) { return std::strcmp(argv[i], name) == 0; };
     int64_t* number = is("--prompts")               ? &num_prompts
@@ -91,10 +92,12 @@ int main(int argc, char** argv) try {
       *number = std::atoll(argv[i + 1]);
     else if (is("--sharing"))
       ways = argv[i + 1];
+    else if (is("--dtype"))
+      dtype = argv[i + 1];
     else
       return std::fprintf(stderr, "grpo_bench: unknown option %s\n", argv[i]), 2;
   }
-  auto model = model_of(argv[1], PrefixSharing::kExact, pass_tokens);
+  auto model = model_of(argv[1], dtype, PrefixSharing::kExact, pass_tokens);
   std::vector<std::vector<int32_t>> prompts(static_cast<size_t>(num_prompts));
   std::vector<SampleRequest> requests;
   CounterRng rng(7, 7);
@@ -130,7 +133,7 @@ int main(int argc, char** argv) try {
     const std::string way = ways.substr(at, comma - at);
     at = comma + 1;
     model.reset();
-    model = model_of(argv[1], sharing_of(way), pass_tokens);
+    model = model_of(argv[1], dtype, sharing_of(way), pass_tokens);
     const std::vector<TenantRequest> step = {
         {.adapter_name = "policy", .features = batch.features, .args = batch.args},
         {.adapter_name = "policy", .kind = WorkKind::kStep, .max_grad_norm = 1.0}};
@@ -150,15 +153,16 @@ int main(int argc, char** argv) try {
                      {"loss", *results[0].output.loss},
                      {"grad_norm", results[1].step.grad_norm.value_or(0)}};
   }
-  const Json out = {{"program", "twinkle"},
-                    {"isa", std::string(isa_name(active_isa()))},
-                    {"prompt_tokens", num_prompts * prompt_tokens},
-                    {"answer_tokens", num_prompts * num_answers * answer_tokens},
-                    {"tokens", tokens},
-                    {"sampling_s", sampling},
-                    {"training", training},
-                    {"limit_gflops", measure_fma_gflops()},
-                    {"peak_rss_mb", static_cast<double>(peak_resident_bytes()) / (1 << 20)}};
+  const Json out = {
+      {"program", "twinkle"},
+      {"isa", std::string(isa_name(active_isa()))},
+      {"prompt_tokens", num_prompts * prompt_tokens},
+      {"answer_tokens", num_prompts * num_answers * answer_tokens},
+      {"tokens", tokens},
+      {"sampling_s", sampling},
+      {"training", training},
+      {"limit_gflops", model->model().holds_bf16() ? measure_bf16_gflops() : measure_fma_gflops()},
+      {"peak_rss_mb", static_cast<double>(peak_resident_bytes()) / (1 << 20)}};
   std::printf("%s\n", out.dump().c_str());
 } catch (const std::exception& e) {
   return std::fprintf(stderr, "%s\n", e.what()), 1;

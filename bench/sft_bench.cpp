@@ -1,6 +1,7 @@
 // deps: train
 // LoRA training steps on given rows, as bench/compare runs them beside transformers and PEFT:
 //   sft_bench MODEL ROWS.jsonl [--batch N] [--steps N] [--recompute] [--first-step] [--max-tokens-per-pass N]
+//             [--dtype auto]
 // ROWS holds {"input_ids": [...], "labels": [...]}, labels not shifted. Prints one JSON object: tokens/s,
 // useful GFLOP/s and the machine's own limit measured in the same process, peak memory. Useful work: 4 FLOP
 // for each frozen weight and token, 4 for each weight of the head and scored token, and attention's products
@@ -78,6 +79,8 @@ int main(int argc, char** argv) try {
       steps = number();
     else if (std::strcmp(argv[i], "--max-tokens-per-pass") == 0)
       options.micro_batch_tokens = number();
+    else if (std::strcmp(argv[i], "--dtype") == 0 && i + 1 < argc)
+      options.dtype = argv[++i];
     else if (std::strcmp(argv[i], "--recompute") == 0)
       options.gradient_checkpointing = Recompute::kAlways;
     else if (std::strcmp(argv[i], "--first-step") == 0)
@@ -128,7 +131,7 @@ int main(int argc, char** argv) try {
   }
   const double seconds = seconds_since(start);
   const double peak_mb = static_cast<double>(peak_resident_bytes()) / (1 << 20);
-  const double limit = measure_fma_gflops();
+  const double limit = model.model().holds_bf16() ? measure_bf16_gflops() : measure_fma_gflops();
   const Json out = {{"program", "twinkle"},
                     {"isa", std::string(isa_name(active_isa()))},
                     {"tokens", tokens},

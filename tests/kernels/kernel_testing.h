@@ -59,6 +59,22 @@ inline std::vector<Isa> fast_isas() {
 }
 
 /// Puts the instruction set and the number of threads back at the end of a test.
+/// A way in which products of the base are computed: an instruction set, and how the weights are held.
+struct ProductKind {
+  Isa isa;
+  std::string dtype;
+};
+
+/// All vector ones of this processor. Where an instruction set rounds what meets weights in bf16, those.
+inline std::vector<ProductKind> product_kinds() {
+  std::vector<ProductKind> out;
+  for (const Isa isa : fast_isas()) {
+    if (!rounds_inputs(isa, false) && !rounds_inputs(isa, true)) out.push_back({isa, "fp32"});
+    if (rounds_inputs(isa, true)) out.push_back({isa, "bf16"});
+  }
+  return out;
+}
+
 struct RestoreMachine {
   Isa isa = active_isa();
   int threads = num_threads();

@@ -142,7 +142,7 @@ TEST(Isa, ForcedOneIsActiveAndAbsentOneIsRefused) {
   const std::vector<Isa> have = available_isas();
   ASSERT_EQ(have.front(), Isa::kPlain);
   const Isa before = active_isa();
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
     if (std::find(have.begin(), have.end(), isa) != have.end()) {
       force_isa(isa);
       EXPECT_EQ(active_isa(), isa);

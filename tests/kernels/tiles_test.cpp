@@ -145,16 +145,65 @@ TEST_F(TilesTest, HeadInOneWalkHasTheBitsOfTwo) {
 
 TEST_F(TilesTest, TheProcessorsTilesAgreeWhereItHasThem) {
   const std::vector<Isa> have = available_isas();
-  EXPECT_EQ(cpu::tiles_in_use(), true);
+  EXPECT_TRUE(cpu::tiles_in_use(cpu::WeightType::kFloat));
   const PackedMatrix w = PackedMatrix::pack(at::randn({150, 613}), at::kBFloat16);
   const at::Tensor x = at::randn({77, 613});
   const at::Tensor emulated = run_linear(x, w);
   cpu::emulate_tiles(false);
+  force_isa(have.back());
+  EXPECT_EQ(cpu::tiles_in_use(cpu::WeightType::kFloat), have.back() == Isa::kAmx);
+  EXPECT_EQ(cpu::tiles_in_use(cpu::WeightType::kBf16),
+            have.back() == Isa::kAmx || have.back() == Isa::kAvx512Bf16);
   if (std::find(have.begin(), have.end(), Isa::kAmx) != have.end()) {
     force_isa(Isa::kAmx);
     EXPECT_TRUE(same_bits(run_linear(x, w), emulated));
-  } else {
-    EXPECT_EQ(cpu::tiles_in_use(), false);
+  }
+}
+
+// VDPBF16PS: of each pair the odd elements first, then the even ones, each by a fused multiply-add.
+at::Tensor by_pairs(const at::Tensor& a, const at::Tensor& b_NK) {
+  const at::Tensor x = rounded(a).contiguous(), w = rounded(b_NK).contiguous();
+  const int64_t m = a.size(0), n = b_NK.size(0), k = a.size(1);
+  at::Tensor c = at::zeros({m, n});
+  for (int64_t i = 0; i < m; ++i) {
+    const float* row = x.const_data_ptr<float>() + i * k;
+    for (int64_t j = 0; j < n; ++j) {
+      const float* column = w.const_data_ptr<float>() + j * k;
+      float sum = 0.0f;
+      for (int64_t e = 0; e < k; e += 2) {
+        if (e + 1 < k) sum = std::fma(row[e + 1], column[e + 1], sum);
+        sum = std::fma(row[e], column[e], sum);
+      }
+      c.mutable_data_ptr<float>()[i * n + j] = sum;
+    }
+  }
+  return c;
+}
+
+TEST_F(TilesTest, ProductsOfPairsFollowTheirDefinitionWhereTheProcessorHasThem) {
+  const std::vector<Isa> have = available_isas();
+  if (std::find(have.begin(), have.end(), Isa::kAvx512Bf16) == have.end()) return;
+  cpu::emulate_tiles(false);
+  force_isa(Isa::kAvx512Bf16);
+  // One row to many, whole steps and rests, panels as they stand and packed ones, wide and narrow.
+  std::vector<Shape> shapes = kShapes;
+  for (const int64_t t : {1, 2, 3, 8, 9, 40}) {
+    for (const int64_t n : {16, 100, 150}) shapes.push_back({t, n, 1088});
+  }
+  for (const Shape& s : shapes) {
+    const at::Tensor values = at::randn({s.n, s.k}), x = at::randn({s.t, s.k}), dy = at::randn({s.t, s.n});
+    const PackedMatrix w = PackedMatrix::pack(values, at::kBFloat16);
+    EXPECT_TRUE(same_bits(run_linear(x, w), by_pairs(x, w.unpack()))) << s.t << "x" << s.n << "x" << s.k;
+    EXPECT_TRUE(same_bits(run_backward(dy, w), by_pairs(dy, w.unpack().t().contiguous())))
+        << s.t << "x" << s.n << "x" << s.k;
+    // Weights of other types keep products in fp32.
+    for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
+      const PackedMatrix other = PackedMatrix::pack(values, type);
+      force_isa(Isa::kAvx512);
+      const at::Tensor want = run_linear(x, other), dwant = run_backward(dy, other);
+      force_isa(Isa::kAvx512Bf16);
+      EXPECT_TRUE(same_bits(run_linear(x, other), want) && same_bits(run_backward(dy, other), dwant));
+    }
   }
 }
 

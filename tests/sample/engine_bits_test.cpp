@@ -2,6 +2,7 @@
 // The law of the sampler: whatever a request shared its passes, its cache and its blocks with, its
 // log-probabilities are those of the trainer's forward over the whole sequence, bit for bit, and its tokens
 // those it draws alone.
+#include "tests/kernels/kernel_testing.h"
 #include "tests/sample/sample_testing.h"
 
 namespace twinkle::test {
@@ -13,8 +14,8 @@ struct Asked {
   std::shared_ptr<SampleJob> job;
 };
 
-TEST(EngineBits, AThousandRandomRequestsHaveTheTrainersBits) {
-  TinySampling tiny;
+void run_a_thousand_requests(const std::string& dtype) {
+  TinySampling tiny(dtype);
   const std::vector<std::shared_ptr<Adapter>> adapters = {
       tiny.adapter(8, {"all-linear"}, 1), tiny.adapter(2, {"q_proj", "v_proj"}, 2),
       tiny.adapter(5, {"gate_proj", "down_proj", "lm_head"}, 3), tiny.adapter(3, {"o_proj"}, 4, {"norm"})};
@@ -87,6 +88,16 @@ TEST(EngineBits, AThousandRandomRequestsHaveTheTrainersBits) {
   EXPECT_GT(preemptions, 50);
   EXPECT_GT(hits, 5000);
   EXPECT_EQ(most_versions, 4) << "the base and all adapters but the one that needs passes of its own";
+}
+
+TEST(EngineBits, AThousandRandomRequestsHaveTheTrainersBits) {
+  RestoreMachine restore;
+  for (const auto& [isa, dtype] : product_kinds()) {
+    SCOPED_TRACE(std::string(isa_name(isa)) + ", weights in " + dtype);
+    force_isa(isa);
+    run_a_thousand_requests(dtype);
+    if (testing::Test::HasFatalFailure()) return;
+  }
 }
 
 }  // namespace

@@ -19,12 +19,12 @@ namespace twinkle::test {
 constexpr int32_t kEnd = 258;  // the tiny tokenizer's <|im_end|>
 
 struct TinySampling {
-  TinySampling() {
+  explicit TinySampling(const std::string& dtype = "fp32") {
     Json json = tiny_config();
     json["initializer_range"] = 0.4;
     json["max_position_embeddings"] = 320;
     const ModelConfig config = model_config_from_json(json, "test");
-    model = CausalLM::build(config, *random_weights(config, 3));
+    model = CausalLM::build(config, *random_weights(config, 3), {.dtype = dtype});
     tokenizer = Tokenizer::from_json(tiny_tokenizer(), tiny_tokenizer_config(), "test");
   }
 

@@ -4,6 +4,7 @@
 // eight ends with the bits it has alone: losses, log-probabilities, norms, weights, optimizer state.
 #include <gtest/gtest.h>
 
+#include "tests/kernels/kernel_testing.h"
 #include "tests/train/tenants_testing.h"
 
 namespace twinkle {
@@ -61,12 +62,13 @@ TenantRequest random_request(CounterRng& rng, const Tenant& t) {
   return request;
 }
 
-void run_among_neighbours(uint64_t seed, int64_t pass_tokens, int64_t max_loras) {
+void run_among_neighbours(uint64_t seed, int64_t pass_tokens, int64_t max_loras,
+                          const std::string& dtype = "auto") {
   CounterRng rng(seed, 77);
   MultiLoraTransformersModel model(stories(), {.max_loras = max_loras,
                                                .max_r = 64,
                                                .target_modules = {"all-linear", "embed_tokens"},
-                                               .model = {.micro_batch_tokens = pass_tokens}});
+                                               .model = {.dtype = dtype, .micro_batch_tokens = pass_tokens}});
   std::vector<Script> scripts;
   for (const auto& t : mixed_tenants()) {
     set_up(model, t);
@@ -117,13 +119,23 @@ void run_among_neighbours(uint64_t seed, int64_t pass_tokens, int64_t max_loras)
   EXPECT_GT(model.pool().times_written(), 0);
   for (auto& script : scripts) {
     script.record.push_back(state_of(model, script.tenant.name));
-    EXPECT_EQ(script.record, alone(script.tenant, kCalls)) << script.tenant.name << ", seed " << seed;
+    EXPECT_EQ(script.record, alone(script.tenant, kCalls, stories(), dtype))
+        << script.tenant.name << ", seed " << seed;
   }
 }
 
 TEST(TenantsLong, FiftyStepsAmongNeighbours) { run_among_neighbours(1, 2048, 32); }
 TEST(TenantsLong, FiftyStepsInSmallPassesAndLittleMemory) { run_among_neighbours(2, 64, 3); }
 TEST(TenantsLong, FiftyStepsInPassesOfMiddleSize) { run_among_neighbours(3, 300, 12); }
+
+TEST(TenantsLong, FiftyStepsOnEveryInstructionSet) {
+  RestoreMachine restore;
+  for (const auto& [isa, dtype] : product_kinds()) {
+    SCOPED_TRACE(std::string(isa_name(isa)) + ", weights in " + dtype);
+    force_isa(isa);
+    run_among_neighbours(4, 500, 10, dtype);
+  }
+}
 
 }  // namespace
 }  // namespace twinkle

@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/kernels/kernel_testing.h"
 #include "tests/train/tenants_testing.h"
 
 namespace twinkle {
@@ -53,16 +54,25 @@ std::map<std::string, std::vector<std::string>> together(const std::vector<Tenan
 }
 
 TEST(Tenants, EachHasTheBitsItHasAlone) {
+  RestoreMachine restore;
   const auto tenants = mixed_tenants();
-  const auto shared = together(tenants, 6, options(8));
-  const auto small = together(tenants, 6, options(8, 40));
-  const auto crowded = together(tenants, 6, options(2, 100));
-  for (const auto& t : tenants) {
-    const auto expected = alone(t, 6);
-    EXPECT_GT(std::set<std::string>(expected.begin(), expected.end()).size(), 8U) << t.name;
-    EXPECT_EQ(shared.at(t.name), expected) << t.name;
-    EXPECT_EQ(small.at(t.name), expected) << t.name << ", passes of 40 tokens";
-    EXPECT_EQ(crowded.at(t.name), expected) << t.name << ", two adapters in memory";
+  for (const auto& [isa, dtype] : product_kinds()) {
+    SCOPED_TRACE(std::string(isa_name(isa)) + ", weights in " + dtype);
+    force_isa(isa);
+    const auto held = [&dtype = dtype](MultiLoraOptions options) {
+      options.model.dtype = dtype;
+      return options;
+    };
+    const auto shared = together(tenants, 6, held(options(8)));
+    const auto small = together(tenants, 6, held(options(8, 40)));
+    const auto crowded = together(tenants, 6, held(options(2, 100)));
+    for (const auto& t : tenants) {
+      const auto expected = alone(t, 6, stories(), dtype);
+      EXPECT_GT(std::set<std::string>(expected.begin(), expected.end()).size(), 8U) << t.name;
+      EXPECT_EQ(shared.at(t.name), expected) << t.name;
+      EXPECT_EQ(small.at(t.name), expected) << t.name << ", passes of 40 tokens";
+      EXPECT_EQ(crowded.at(t.name), expected) << t.name << ", two adapters in memory";
+    }
   }
 }
 

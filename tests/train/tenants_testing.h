@@ -143,9 +143,9 @@ inline std::string state_of(TransformersModel& model, const std::string& name) {
 }
 
 /// What one tenant sees of `calls` calls, each followed by an attempted step, with the model for itself.
-inline std::vector<std::string> alone(const Tenant& t, int64_t calls,
-                                      const std::string& model_id = stories()) {
-  TransformersModel model(model_id);
+inline std::vector<std::string> alone(const Tenant& t, int64_t calls, const std::string& model_id = stories(),
+                                      const std::string& dtype = "auto") {
+  TransformersModel model(model_id, {.dtype = dtype});
   set_up(model, t);
   std::vector<std::string> record;
   for (int64_t call = 0; call < calls; ++call) {

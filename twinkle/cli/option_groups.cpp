@@ -326,7 +326,7 @@ ArgGroup machine_args() {
   group.args = {
       option("device", kString, "cpu", "Where tensors live.", {.choices = {"cpu", "cuda"}}),
       option("isa", kString, nullptr, "Instruction set of the kernels (default: the best of this machine).",
-             {.choices = {"plain", "avx2", "avx512", "amx"}}),
+             {.choices = {"plain", "avx2", "avx512", "avx512bf16", "amx"}}),
       option("threads", kInt, nullptr,
              "Threads (default: the cores this process may use); never changes a number.",
              {.min = 1, .max = 1024}),

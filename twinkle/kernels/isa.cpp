@@ -27,6 +27,12 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool has_avx512_bf16() {
+  if (!has_avx512()) return false;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
+}
+
 // The kernel hands out the tile registers only to a process that asked for them.
 bool has_amx() {
   if (!has_avx512()) return false;
@@ -40,6 +46,7 @@ bool has_amx() {
 #else
 bool has_avx2() { return false; }
 bool has_avx512() { return false; }
+bool has_avx512_bf16() { return false; }
 bool has_amx() { return false; }
 #endif
 
@@ -65,6 +72,8 @@ std::string_view isa_name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
     case Isa::kAmx:
       return "amx";
   }
@@ -76,11 +85,14 @@ std::vector<Isa> available_isas() {
     std::vector<Isa> found = {Isa::kPlain};
     if (has_avx2()) found.push_back(Isa::kAvx2);
     if (has_avx512()) found.push_back(Isa::kAvx512);
+    if (has_avx512_bf16()) found.push_back(Isa::kAvx512Bf16);
     if (has_amx()) found.push_back(Isa::kAmx);
     return found;
   }();
   return isas;
 }
+
+bool rounds_inputs(Isa isa, bool bf16) { return isa == Isa::kAmx || (isa == Isa::kAvx512Bf16 && bf16); }
 
 Isa active_isa() {
   int isa = active.load(std::memory_order_relaxed);

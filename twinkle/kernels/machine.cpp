@@ -9,6 +9,7 @@
 
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/cpu/gemm_kernels.h"
+#include "twinkle/kernels/cpu/tile_block.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
 
@@ -42,6 +43,24 @@ double best_rate(double work, const Fn& fn) {
   return best;
 }
 
+// Rate of a function that works in registers only, on all threads.
+double burn_rate(double (*burn)(int64_t rounds, float* sink)) {
+  const int threads = num_threads();
+  constexpr int64_t kRounds = 40000;
+  float probe[16] = {0.999f, 1e-3f};
+  const double work = burn(1, probe) * static_cast<double>(kRounds) * threads;
+  return best_rate(work,
+                   [&] {
+                     parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+                       for (int64_t i = begin; i < end; ++i) {
+                         float sink[16] = {0.999f, 1e-3f};
+                         burn(kRounds, sink);
+                       }
+                     });
+                   }) *
+         1e-9;
+}
+
 }  // namespace
 
 double measure_fma_gflops() {
@@ -50,21 +69,14 @@ double measure_fma_gflops() {
     at::Tensor c = at::empty({512, 512});
     return best_rate(2.0 * 512 * 512 * 512, [&] { at::mm_out(c, a, b); }) * 1e-9;
   }
-  const ops::cpu::KernelTable& table = ops::cpu::kernels();
-  const int threads = num_threads();
-  constexpr int64_t kRounds = 40000;
-  float probe[16] = {0.999f, 1e-3f};
-  const double work = table.burn(1, probe) * static_cast<double>(kRounds) * threads;
-  return best_rate(work,
-                   [&] {
-                     parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-                       for (int64_t i = begin; i < end; ++i) {
-                         float sink[16] = {0.999f, 1e-3f};
-                         table.burn(kRounds, sink);
-                       }
-                     });
-                   }) *
-         1e-9;
+  return burn_rate(ops::cpu::kernels().burn);
+}
+
+double measure_bf16_gflops() {
+#if defined(__x86_64__)
+  if (active_isa() == Isa::kAvx512Bf16) return burn_rate(ops::cpu::burn_avx512bf16);
+#endif
+  return measure_fma_gflops();
 }
 
 double measure_product_gflops() {
@@ -93,6 +105,7 @@ double measure_copy_gbs() {
 
 MachineLimits measure_machine() {
   return {.fma_gflops = measure_fma_gflops(),
+          .bf16_gflops = measure_bf16_gflops(),
           .product_gflops = measure_product_gflops(),
           .copy_gbs = measure_copy_gbs()};
 }

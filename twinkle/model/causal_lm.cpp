@@ -156,6 +156,11 @@ at::Device CausalLM::device() const { return impl_->device; }
 const std::vector<LinearInfo>& CausalLM::linears() const { return impl_->linears; }
 std::vector<Parameter>& CausalLM::parameters() { return impl_->parameters; }
 const std::vector<Parameter>& CausalLM::parameters() const { return impl_->parameters; }
+
+bool CausalLM::holds_bf16() const {
+  return std::any_of(impl_->parameters.begin(), impl_->parameters.end(),
+                     [](const Parameter& p) { return p.is_matrix() && p.matrix.dtype() == at::kBFloat16; });
+}
 nn::Arena& CausalLM::arena() { return *impl_->arena; }
 
 void CausalLM::make_trainable() {

@@ -55,6 +55,7 @@ class CausalLM {
   /// Every weight in file order; the tied head is not listed apart.
   std::vector<Parameter>& parameters();
   const std::vector<Parameter>& parameters() const;
+  bool holds_bf16() const;  // matrices in memory
   /// fp32 gradients for every weight (full training); zeroed. Weights are converted to fp32 storage first.
   void make_trainable();
   void zero_grad();

@@ -45,7 +45,7 @@ std::string number(double value, const char* unit) {
 int doctor(const ParsedArgs& args) {
   apply_threads(args);
   if (args.has("isa")) {
-    for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
       if (isa_name(isa) == args.get_string("isa")) force_isa(isa);
     }
   }
@@ -67,10 +67,10 @@ int doctor(const ParsedArgs& args) {
   const std::string torch = RunManifest::of_this_program().torch_version;
   MachineLimits limits = measure_machine();
   // A limit below what was reached was measured while others used the processor.
-  for (int again = 0; again < 3 && limits.product_gflops > limits.fma_gflops; ++again) {
-    limits.fma_gflops = std::max(limits.fma_gflops, measure_fma_gflops());
+  for (int again = 0; again < 3 && limits.product_gflops > limits.bf16_gflops; ++again) {
+    limits.bf16_gflops = std::max(limits.bf16_gflops, measure_bf16_gflops());
   }
-  const double share = limits.fma_gflops > 0 ? limits.product_gflops / limits.fma_gflops : 0;
+  const double share = limits.bf16_gflops > 0 ? limits.product_gflops / limits.bf16_gflops : 0;
   if (args.get_bool("json")) {
     write_json({{"processor", proc_value("/proc/cpuinfo", "model name")},
                 {"threads", num_threads()},
@@ -80,6 +80,7 @@ int doctor(const ParsedArgs& args) {
                 {"memory_bytes", memory_total_bytes()},
                 {"available_memory_bytes", available_memory_bytes()},
                 {"fma_gflops", limits.fma_gflops},
+                {"bf16_gflops", limits.bf16_gflops},
                 {"product_gflops", limits.product_gflops},
                 {"product_share", share},
                 {"copy_gbs", limits.copy_gbs},
@@ -96,7 +97,8 @@ int doctor(const ParsedArgs& args) {
                         {"cuda", cuda},
                         {"memory", bytes_text(memory_total_bytes()) + ", " +
                                        bytes_text(available_memory_bytes()) + " available"},
-                        {"limit", number(limits.fma_gflops, "GFLOP/s")},
+                        {"limit", number(limits.fma_gflops, "GFLOP/s") + " in fp32, " +
+                                      number(limits.bf16_gflops, "GFLOP/s") + " with weights in bf16"},
                         {"matrix product", number(limits.product_gflops, "GFLOP/s") + percent},
                         {"memory copy", number(limits.copy_gbs, "GB/s")},
                         {"versions", "twinkle " + version() + ", torch " + torch}}));

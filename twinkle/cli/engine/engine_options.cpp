@@ -15,7 +15,7 @@ namespace twinkle::cli {
 namespace {
 
 Isa isa_from_name(const std::string& name) {
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
     if (isa_name(isa) == name) return isa;
   }
   throw invalid_argument("[isa] unknown instruction set '" + name + "'");

@@ -260,26 +260,22 @@ void run_plan(const Product& product, const Plan& plan, int64_t columns, int64_t
 void multiply(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.rows <= 0) return;
-  if (tiles_in_use()) return multiply_in_tiles(product, false);
+  if (tiles_in_use(w.type)) return multiply_in_tiles(product, false);
   const KernelTable& table = kernels();
   int64_t block = reduce_block(w.cols);
   const bool few = product.rows <= table.direct_rows;
   const bool direct = few || (w.type != WeightType::kFloat && widening_is_free());
   const Cut cut = direct ? cut_for_direct(block) : cut_for_wide(block);
-  Plan plan = make_plan(product.rows, w.rows, w.cols, cut);
-  if (few) {  // straight from memory, all of k at once
-    block = std::max<int64_t>(1, w.cols);
-    plan.row_blocks = 1;
-    plan.groups = std::clamp<int64_t>(plan.panels / 4, 1, std::max<int64_t>(plan.groups, 8 * num_threads()));
-    if (product.rows * w.rows * w.cols < (int64_t{1} << 16)) plan.groups = 1;
-  }
+  if (few) block = std::max<int64_t>(1, w.cols);  // straight from memory, all of k at once
+  const Plan plan =
+      few ? plan_few_rows(product.rows, w.rows, w.cols, cut) : make_plan(product.rows, w.rows, w.cols, cut);
   run_plan(product, plan, w.rows, w.cols, block, Straight{table, w, direct, !direct || few});
 }
 
 void multiply_transposed(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.cols <= 0) return;
-  if (tiles_in_use()) return multiply_in_tiles(product, true);
+  if (tiles_in_use(w.type)) return multiply_in_tiles(product, true);
   const int64_t block = reduce_block(w.rows);
   run_plan(product, make_plan(product.rows, w.cols, w.rows, cut_for_wide(block)), w.cols, w.rows, block,
            Transposed{kernels(), w});

@@ -1,4 +1,5 @@
-// A block of a product on 16-row tiles, once on the processor's tiles and once in scalar code.
+// A block of a product of bf16 on 16-row tiles: on the processor's matrix tiles, by its products of pairs,
+// and in scalar code.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,19 @@ struct TileBlock {
   int64_t c_row;
   int64_t m, n, steps;
   bool from_zero;
+  bool packed = true;  // false, for tile_block_avx512bf16: a step of B is [32][16], as panels stand
 };
 
 void tile_block_amx(const TileBlock& block);
+void tile_block_avx512bf16(const TileBlock& block);
 void tile_block_emulated(const TileBlock& block);
+
+/// rows <= 16 of A to tiles, zeros past the last row and column.
+void pack_a_avx512bf16(const float* a, int64_t a_stride, int64_t rows, int64_t reduced, uint16_t* out);
+/// As KernelTable::pack_pairs_transposed, of bf16.
+void pack_pairs_transposed_avx512bf16(const uint16_t* in0, const uint16_t* in1, int64_t cols, uint16_t* out);
+
+/// As KernelTable::burn, by VDPBF16PS.
+double burn_avx512bf16(int64_t rounds, float* sink);
 
 }  // namespace twinkle::ops::cpu

@@ -13,44 +13,65 @@ namespace twinkle::ops::cpu {
 namespace {
 
 constexpr int64_t kBlockSteps = 16;  // steps of B packed at once: 512 of the reduced index
+constexpr int64_t kFewRows = 8;      // B is read once, all steps at once
 std::atomic<bool> emulated{false};
-
-void run_block(const TileBlock& block) {
-#if defined(__x86_64__)
-  if (!emulated.load(std::memory_order_relaxed)) return tile_block_amx(block);
-#endif
-  tile_block_emulated(block);
-}
 
 uint16_t* halves(float* p) { return reinterpret_cast<uint16_t*>(p); }
 
-// A in bf16 tiles [row tile][step][16][32], zeros past the last row and column.
-void pack_a(const KernelTable& table, const Product& product, int64_t reduced, int64_t steps,
-            int64_t row_tile, uint16_t* out) {
+// What computes blocks and brings A and B into tiles.
+struct Way {
+  void (*block)(const TileBlock& block);
+  void (*pack_a)(const float* a, int64_t a_stride, int64_t rows, int64_t reduced, uint16_t* out);
+  void (*pack_pairs)(WeightType type, const void* in, int64_t k, uint16_t* out);
+  void (*pack_pairs_transposed)(WeightType type, const void* in0, const void* in1, int64_t cols,
+                                uint16_t* out);
+  bool reads_panels;  // panels of bf16 need not be packed
+};
+
+void pack_a(const float* a, int64_t a_stride, int64_t rows, int64_t reduced, uint16_t* out) {
+  const int64_t steps = ceil_div(reduced, kTileStep);
   std::memset(out, 0, static_cast<size_t>(steps * kTileElements) * sizeof(uint16_t));
-  for (int64_t i = 0; i < 16 && row_tile * 16 + i < product.rows; ++i) {
-    const float* row = product.a + (row_tile * 16 + i) * product.a_stride;
+  for (int64_t i = 0; i < rows; ++i) {
     for (int64_t s = 0; s < steps; ++s) {
-      table.narrow(WeightType::kBf16, row + s * kTileStep, std::min(kTileStep, reduced - s * kTileStep),
-                   out + s * kTileElements + i * kTileStep);
+      kernels().narrow(WeightType::kBf16, a + i * a_stride + s * kTileStep,
+                       std::min(kTileStep, reduced - s * kTileStep), out + s * kTileElements + i * kTileStep);
     }
   }
 }
 
+#if defined(__x86_64__)
+void pack_bf16_transposed(WeightType, const void* in0, const void* in1, int64_t cols, uint16_t* out) {
+  pack_pairs_transposed_avx512bf16(static_cast<const uint16_t*>(in0), static_cast<const uint16_t*>(in1), cols,
+                                   out);
+}
+#endif
+
+Way way() {
+  const KernelTable& table = kernels();
+#if defined(__x86_64__)
+  if (!emulated.load(std::memory_order_relaxed)) {
+    if (active_isa() == Isa::kAmx)
+      return {tile_block_amx, pack_a, table.pack_pairs, table.pack_pairs_transposed, false};
+    return {tile_block_avx512bf16, pack_a_avx512bf16, table.pack_pairs, pack_bf16_transposed, true};
+  }
+#endif
+  return {tile_block_emulated, pack_a, table.pack_pairs, table.pack_pairs_transposed, false};
+}
+
 // Steps [s0, s1) of panels of B, as [panel][step][16 pairs][16][2].
-void pack_b(const KernelTable& table, const Weights& w, bool transposed, Range panels, int64_t s0, int64_t s1,
+void pack_b(const Way& way, const Weights& w, bool transposed, Range panels, int64_t s0, int64_t s1,
             uint16_t* out) {
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     for (int64_t s = s0; s < s1; ++s, out += kTileElements) {
       const int64_t first = s * kTileStep;
       if (!transposed) {
-        table.pack_pairs(w.type, at_element(w, (p * w.cols + first) * kPanelWidth),
-                         std::min(kTileStep, w.cols - first), out);
+        way.pack_pairs(w.type, at_element(w, (p * w.cols + first) * kPanelWidth),
+                       std::min(kTileStep, w.cols - first), out);
         continue;
       }
       const int64_t k0 = p * kPanelWidth;
       const bool second = first + kPanelWidth < w.rows;
-      table.pack_pairs_transposed(
+      way.pack_pairs_transposed(
           w.type, at_element(w, first * w.cols + k0 * kPanelWidth),
           second ? at_element(w, (first + kPanelWidth) * w.cols + k0 * kPanelWidth) : nullptr,
           std::min(kPanelWidth, w.cols - k0), out);
@@ -60,21 +81,29 @@ void pack_b(const KernelTable& table, const Weights& w, bool transposed, Range p
 
 }  // namespace
 
-bool tiles_in_use() { return active_isa() == Isa::kAmx || emulated.load(std::memory_order_relaxed); }
+bool tiles_in_use(WeightType type) {
+  return emulated.load(std::memory_order_relaxed) || rounds_inputs(active_isa(), type == WeightType::kBf16);
+}
 
 void emulate_tiles(bool on) { emulated.store(on); }
 
 void multiply_in_tiles(const Product& product, bool transposed) {
-  const KernelTable& table = kernels();
+  const Way way = cpu::way();
   const Weights& w = product.w;
   const int64_t columns = transposed ? w.cols : w.rows, reduced = transposed ? w.rows : w.cols;
   const int64_t steps = ceil_div(reduced, kTileStep), row_tiles = ceil_div(product.rows, 16);
   uint16_t* a = halves(scratch(7, row_tiles * steps * kTileElements / 2 + 1));
   parallel_for(row_tiles, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      pack_a(table, product, reduced, steps, t, a + t * steps * kTileElements);
+    for (int64_t t = begin; t < end; ++t) {
+      way.pack_a(product.a + t * 16 * product.a_stride, product.a_stride,
+                 std::min<int64_t>(16, product.rows - t * 16), reduced, a + t * steps * kTileElements);
+    }
   });
-  const Plan plan = make_plan(product.rows, columns, reduced);
+  const bool as_they_stand = way.reads_panels && !transposed && reduced % kTileStep == 0;
+  const bool few = as_they_stand && product.rows <= kFewRows;
+  const Plan plan =
+      few ? plan_few_rows(product.rows, columns, reduced, {}) : make_plan(product.rows, columns, reduced);
+  const int64_t block_steps = few ? std::max<int64_t>(1, steps) : kBlockSteps;
   parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
     for (int64_t task = task_begin; task < task_end; ++task) {
       const Range tiles = share(row_tiles, plan.row_blocks, task / plan.groups);
@@ -84,22 +113,31 @@ void multiply_in_tiles(const Product& product, bool transposed) {
       const int64_t column = panels.begin * kPanelWidth;
       float* c = product.c + rows.begin * product.c_stride + column;
       const int64_t width = std::min(columns, panels.end * kPanelWidth) - column;
-      for (int64_t s = 0; s < std::max<int64_t>(1, steps); s += kBlockSteps) {
-        const int64_t count = std::min(kBlockSteps, steps - s);
-        uint16_t* b = halves(scratch(0, (panels.end - panels.begin) * kBlockSteps * kTileElements / 2));
-        pack_b(table, w, transposed, panels, s, s + count, b);
-        run_block({.a = a + (tiles.begin * steps + s) * kTileElements,
-                   .a_tile = steps * kTileElements,
-                   .b = b,
-                   .b_panel = count * kTileElements,
-                   .c = c,
-                   .c_row = product.c_stride,
-                   .m = rows.end - rows.begin,
-                   .n = width,
-                   .steps = count,
-                   .from_zero = s == 0 && !product.accumulate});
+      for (int64_t s = 0; s < std::max<int64_t>(1, steps); s += block_steps) {
+        const int64_t count = std::min(block_steps, steps - s);
+        TileBlock block = {.a = a + (tiles.begin * steps + s) * kTileElements,
+                           .a_tile = steps * kTileElements,
+                           .b = nullptr,
+                           .b_panel = reduced * kPanelWidth,
+                           .c = c,
+                           .c_row = product.c_stride,
+                           .m = rows.end - rows.begin,
+                           .n = width,
+                           .steps = count,
+                           .from_zero = s == 0 && !product.accumulate,
+                           .packed = !as_they_stand};
+        if (as_they_stand) {
+          block.b =
+              static_cast<const uint16_t*>(w.panels) + (panels.begin * reduced + s * kTileStep) * kPanelWidth;
+        } else {
+          uint16_t* b = halves(scratch(0, (panels.end - panels.begin) * kBlockSteps * kTileElements / 2));
+          pack_b(way, w, transposed, panels, s, s + count, b);
+          block.b = b;
+          block.b_panel = count * kTileElements;
+        }
+        way.block(block);
       }
-      AfterChain(table, product, columns, panels).run(rows.begin, rows.end);
+      AfterChain(kernels(), product, columns, panels).run(rows.begin, rows.end);
     }
   });
 }
