@@ -1,4 +1,5 @@
 #include "twinkle/model/save.h"
+#include "twinkle/model/weights_id.h"
 
 #include <gtest/gtest.h>
 
@@ -147,6 +148,23 @@ TEST(SaveModel, KeepsAGenerationConfigAndRefusesNonsense) {
   EXPECT_THROW(save_model(*model, folder.path(), {.dtype = "int8"}), Error);
   EXPECT_THROW(save_model(*model, folder.path(), {.max_shard_bytes = 0}), Error);
   EXPECT_THROW(save_model(*model, folder / "no/such", {}), Error);
+}
+
+TEST(WeightsSampleId, NamesTheWeightsAsTheyAreHeld) {
+  const auto id = [](const std::string& path, const std::string& dtype) {
+    return weights_sample_id(*CausalLM::load(path, {.dtype = dtype}));
+  };
+  const std::string held = id(test::stories(), "fp32");
+  EXPECT_EQ(id(test::stories(), "fp32"), held);
+  EXPECT_NE(id(test::stories(), "bf16"), held);
+  const Folder dir;
+  const auto model = CausalLM::load(test::stories(), {.dtype = "fp32"});
+  save_model(*model, dir.path());
+  EXPECT_EQ(id(dir.path(), "fp32"), held) << "wherever the files lie";
+  for (auto& parameter : model->parameters()) {
+    if (!parameter.is_matrix()) parameter.vector.mul_(1.5f);
+  }
+  EXPECT_NE(weights_sample_id(*model), held);
 }
 
 }  // namespace

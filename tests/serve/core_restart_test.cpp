@@ -44,6 +44,38 @@ TEST(CoreRestart, KnowsACallWhoseResultIsForgotten) {
   EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
 }
 
+TEST(CoreRestart, GoesOnOnlyOnTheBaseAndInstructionSetOfBefore) {
+  const test::TempDir dir;
+  CoreOptions options;
+  Rig rig(dir / "data", options);
+  rig.seen().isa = "avx2";
+  rig.reopen();  // nothing was trained
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::call(kAnn, m, 1, {1}));
+  rig.seen().isa = "avx512";
+  EXPECT_EQ(
+      test::thrown([&] { rig.reopen(); }, ErrorKind::kConflict),
+      "[data_dir] '" + (dir / "data") +
+          "' holds models that were trained on the instruction set avx2, not avx512; they would go on with "
+          "other numbers. Start as before (TWINKLE_ISA=avx2), use another --data-dir, or say "
+          "--accept-engine-change");
+  rig.seen().isa = "avx2";
+  rig.seen().weights = "another";
+  EXPECT_EQ(
+      test::thrown([&] { rig.reopen(); }, ErrorKind::kConflict),
+      "[data_dir] '" + (dir / "data") +
+          "' holds models that were trained on other weights of the base (another model, or held in "
+          "another --dtype); they would go on with other numbers. Start as before, use another --data-dir, "
+          "or say --accept-engine-change");
+  rig.accept_engine_change(true);
+  rig.reopen();
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 2)), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
+  rig.accept_engine_change(false);
+  rig.reopen();  // it is the basis now
+  EXPECT_EQ(rig.weight(kAnn, m, 4), 51);
+}
+
 TEST(CoreRestart, AnswersAnOperationWithBytesThatAreNoText) {
   const test::TempDir dir;
   Rig rig(dir / "data");

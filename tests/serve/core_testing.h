@@ -36,6 +36,7 @@ class Rig {
     store_.reset();
     open();
   }
+  void accept_engine_change(bool accept) { options_.accept_engine_change = accept; }
   Core& core() { return *core_; }
   Store& store() { return *store_; }
   Seen& seen() { return *seen_; }

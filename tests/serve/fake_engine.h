@@ -22,9 +22,12 @@ class FakeEngine : public Engine {
     std::mutex mutex;
     std::vector<std::string> train;  // "model:kind"
     std::atomic<int> step_delay_ms{0}, failures{0};
+    std::string weights = "base", isa = "plain";
     std::function<void(const char* moment)> on_write;  // of a snapshot: "begin", "end"; null: nobody asks
   };
-  explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {}
+  explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {
+    info_ = {.context = 64, .max_rank = 64, .weights = seen_->weights, .isa = seen_->isa};
+  }
 
   const EngineInfo& info() const override { return info_; }
   bool has_model(const std::string& model) const override { return models_.contains(model); }
@@ -129,7 +132,7 @@ class FakeEngine : public Engine {
     write_file_atomic(folder + "/weights.json", Json{{"weight", m.weight}, {"steps", m.steps}}.dump());
   }
   std::shared_ptr<Seen> seen_;
-  EngineInfo info_{.context = 64, .max_rank = 64};
+  EngineInfo info_;
   std::map<std::string, Model> models_;
   std::map<std::string, double> weights_;
   std::vector<SampleDone> queued_, answered_;

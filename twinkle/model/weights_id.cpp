@@ -1,6 +1,7 @@
 #include "twinkle/model/weights_id.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "twinkle/core/crc32c.h"
 #include "twinkle/core/files.h"
@@ -19,14 +20,18 @@ std::string WeightsId::value() const {
   return sha256_hex(text);
 }
 
-std::string weights_id(const CausalLM& model) {
+namespace {
+
+// Of the first `most` bytes of every tensor.
+std::string id_of(const CausalLM& model, int64_t most) {
   constexpr int64_t kPiece = 8 << 20;
-  std::vector<std::byte> piece(kPiece);
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(kPiece, most)));
   WeightsId out;
   for (const auto& parameter : model.parameters()) {
     const TensorToWrite tensor = weight_to_write(parameter);
     int64_t bytes = safetensors_dtype_bytes(tensor.dtype);
     for (const int64_t size : tensor.shape) bytes *= size;
+    bytes = std::min(bytes, most);
     uint32_t crc = 0;
     for (int64_t at = 0; at < bytes; at += kPiece) {
       const auto part = std::span(piece).first(static_cast<size_t>(std::min(kPiece, bytes - at)));
@@ -37,6 +42,12 @@ std::string weights_id(const CausalLM& model) {
   }
   return out.value();
 }
+
+}  // namespace
+
+std::string weights_id(const CausalLM& model) { return id_of(model, std::numeric_limits<int64_t>::max()); }
+
+std::string weights_sample_id(const CausalLM& model) { return id_of(model, 4096); }
 
 Json model_facts(const ModelConfig& c) {
   std::vector<int64_t> windows;

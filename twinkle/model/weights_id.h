@@ -25,6 +25,9 @@ class WeightsId {
 
 /// Reads all weights once.
 std::string weights_id(const CausalLM& model);
+/// Reads the first 4 KiB of every tensor: tells models apart whose tensors all differ, as one that was
+/// trained further.
+std::string weights_sample_id(const CausalLM& model);
 
 /// What a model computes beside its weights, by name.
 Json model_facts(const ModelConfig& config);

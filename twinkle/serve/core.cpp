@@ -4,6 +4,7 @@
 
 #include "twinkle/core/caught.h"
 #include "twinkle/core/files.h"
+#include "twinkle/serve/basis.h"
 #include "twinkle/serve/disk_full.h"
 
 namespace twinkle::serve {
@@ -51,6 +52,7 @@ Core::~Core() {
 }
 
 void Core::start(std::unique_ptr<Engine> engine) {
+  check_basis(options_.data_dir, engine->info(), store_.has_models(), options_.accept_engine_change);
   engine_ = std::move(engine);
   started_ = true;
   thread_ = std::thread([this] { run(); });

@@ -49,7 +49,8 @@ struct CoreOptions {
   std::chrono::milliseconds upkeep_wait{1000};  // between two looks at what is over
   size_t sampler_weights = 64;                  // versions in memory
   size_t samples_in_flight = 4096;
-  std::function<double()> now;                                // seconds since 1970; null: the clock
+  bool accept_engine_change = false;  // models go on, on another base or instruction set than before
+  std::function<double()> now;        // seconds since 1970; null: the clock
   std::function<int64_t(const std::string& owner)> priority;  // 1 to 100; null: all the same
   std::shared_ptr<Monitor> monitor;  // told of what is done; null: one that nobody reads
 };
@@ -60,6 +61,8 @@ class Core {
   Core(CoreOptions options, Store& store, LogDisk disk = LogDisk::system());
   /// Ends the pass under way and snapshots what it can; the rest is in the log.
   ~Core();
+  /// Carries out from here on. conflict where the folder's models were trained on another base or instruction
+  /// set.
   void start(std::unique_ptr<Engine> engine);
   bool started() const { return started_; }
   const EngineInfo& engine_info() const { return engine_->info(); }  // once started

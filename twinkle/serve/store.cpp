@@ -192,6 +192,11 @@ bool Store::session_ended(const std::string& id) const {
   return found != sessions_.end() && found->second.ended;
 }
 
+bool Store::has_models() const {
+  const std::lock_guard lock(mutex_);
+  return !models_.empty();
+}
+
 std::vector<std::string> Store::live_sessions() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> out;

@@ -87,6 +87,7 @@ class Store {
   bool session_ended(const std::string& id) const;
   std::vector<std::string> live_sessions() const;
   void put(const ModelEntry& model);
+  bool has_models() const;
   void put(const SamplerEntry& sampler);
   void put(const Checkpoint& checkpoint);
   void remove(const Checkpoint& checkpoint);

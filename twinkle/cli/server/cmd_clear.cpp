@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 // What a server makes in its folder; anything else there is not ours to remove. The store comes last: a
 // removal that was cut off is taken up again.
-constexpr const char* kState[] = {"log",   "snapshots",    "checkpoints",  "samplers",
-                                  "spill", "store.db-wal", "store.db-shm", "store.db"};
+constexpr const char* kState[] = {"log",        "snapshots",    "checkpoints",  "samplers", "spill",
+                                  "basis.json", "store.db-wal", "store.db-shm", "store.db"};
 
 std::vector<ArgGroup> clear_groups() {
   ArgSpec config = path_option("config", nullptr, "A configuration file that names the folder.");

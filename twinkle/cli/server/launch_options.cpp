@@ -106,13 +106,17 @@ std::vector<ArgGroup> launch_groups() {
   ArgSpec dtype = arg("dtype", ParamType::kString, "auto", "Of the base model's weights in memory.");
   dtype.param.choices = {"auto", "fp32", "bf16", "fp16"};
   engine.args = {
-      dtype, whole_number("max_rank", 128, 1, 4096, "Largest rank of a LoRA adapter."),
+      dtype,
+      whole_number("max_rank", 128, 1, 4096, "Largest rank of a LoRA adapter."),
       whole_number(
           "models_in_memory", 32, 1, 100000,
           "Adapters in training that stay in memory; others are written out and come back when used."),
       whole_number("tokens_per_pass", 2048, 1, 1 << 20, "Most tokens of a shared training pass."),
       whole_number("kv_cache_mb", 0, 0, 1 << 24,
-                   "Memory of keys and values for sampling; 0: 30 % of what is available.")};
+                   "Memory of keys and values for sampling; 0: 30 % of what is available."),
+      arg("accept_engine_change", ParamType::kBool, false,
+          "Go on with models that were trained on another base model, --dtype or instruction set, though "
+          "with other numbers.")};
   return {server, limits, engine};
 }
 
@@ -177,6 +181,7 @@ LaunchPlan launch_plan(const ParsedArgs& args) {
   server.session_timeout = static_cast<double>(args.get_int("session_timeout"));
   server.core.log_bytes = args.get_int("log_mb") << 20;
   server.core.snapshot_operations = args.get_int("snapshot_operations");
+  server.core.accept_engine_change = args.get_bool("accept_engine_change");
   if (args.has("access_log")) server.access_log = args.get_string("access_log");
   auto& names = server.tinker.model_names;
   names = args.get_strings("model_name");

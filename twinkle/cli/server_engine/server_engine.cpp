@@ -11,6 +11,7 @@
 #include "twinkle/core/caught.h"
 #include "twinkle/core/files.h"
 #include "twinkle/kernels/isa.h"
+#include "twinkle/model/weights_id.h"
 #include "twinkle/sample/engine.h"
 #include "twinkle/serve/engine.h"
 #include "twinkle/train/multi_lora_transformers_model.h"
@@ -55,7 +56,10 @@ class ServerEngine : public serve::Engine {
         sampler_(model_.model(), tokenizer_of(model_),
                  EngineOptions{.kv_cache_mb = options.kv_cache_mb, .own_thread = false}),
         tokens_per_pass_(options.tokens_per_pass) {
-    info_ = {.context = sampler_.context(), .max_rank = options.max_rank};
+    info_ = {.context = sampler_.context(),
+             .max_rank = options.max_rank,
+             .weights = weights_sample_id(model_.model()),
+             .isa = std::string(isa_name(active_isa()))};
     for (const int64_t id : model_.model().config().eos_token_ids)
       end_ids_.push_back(static_cast<int32_t>(id));
   }
