@@ -267,8 +267,8 @@ void multiply(const Product& product) {
   const bool direct = few || (w.type != WeightType::kFloat && widening_is_free());
   const Cut cut = direct ? cut_for_direct(block) : cut_for_wide(block);
   if (few) block = std::max<int64_t>(1, w.cols);  // straight from memory, all of k at once
-  const Plan plan =
-      few ? plan_few_rows(product.rows, w.rows, w.cols, cut) : make_plan(product.rows, w.rows, w.cols, cut);
+  const Plan plan = few ? plan_few_rows(product.rows, w.rows, w.cols, cut, 4)
+                        : make_plan(product.rows, w.rows, w.cols, cut);
   run_plan(product, plan, w.rows, w.cols, block, Straight{table, w, direct, !direct || few});
 }
 

@@ -13,7 +13,8 @@ namespace twinkle::ops::cpu {
 namespace {
 
 constexpr int64_t kBlockSteps = 16;  // steps of B packed at once: 512 of the reduced index
-constexpr int64_t kFewRows = 8;      // B is read once, all steps at once
+constexpr int64_t kFewRows = 8;      // B is read once
+constexpr int64_t kLowRows = 64;  // their part of a panel's chains stays in the cache with all steps at once
 std::atomic<bool> emulated{false};
 
 uint16_t* halves(float* p) { return reinterpret_cast<uint16_t*>(p); }
@@ -102,8 +103,9 @@ void multiply_in_tiles(const Product& product, bool transposed) {
   const bool as_they_stand = way.reads_panels && !transposed && reduced % kTileStep == 0;
   const bool few = as_they_stand && product.rows <= kFewRows;
   const Plan plan =
-      few ? plan_few_rows(product.rows, columns, reduced, {}) : make_plan(product.rows, columns, reduced);
-  const int64_t block_steps = few ? std::max<int64_t>(1, steps) : kBlockSteps;
+      few ? plan_few_rows(product.rows, columns, reduced, {}, 6) : make_plan(product.rows, columns, reduced);
+  const int64_t block_steps =
+      as_they_stand && product.rows <= kLowRows ? std::max<int64_t>(1, steps) : kBlockSteps;
   parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
     for (int64_t task = task_begin; task < task_end; ++task) {
       const Range tiles = share(row_tiles, plan.row_blocks, task / plan.groups);

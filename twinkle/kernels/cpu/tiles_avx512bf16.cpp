@@ -10,10 +10,9 @@ namespace twinkle::ops::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kRows = 8;       // of A at a time, within a tile of 16
-constexpr int kPanels = 3;     // of B at a time
-constexpr int kFewPanels = 6;  // with one or two rows, whose few chains would wait for each other
-constexpr int kPair = 32;      // elements in two rows of a panel
+constexpr int kRows = 8;    // of A at a time, within a tile of 16
+constexpr int kPanels = 3;  // of B at a time
+constexpr int kPair = 32;   // elements in two rows of a panel
 
 inline __m256i load_16(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
@@ -23,10 +22,19 @@ inline __m512i pair_order() {
                           20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
 }
 
+// Where memory is asked for beforehand, in elements from the place in B that is read: the processor's own
+// prefetcher stops at every page, and many rows would wait for memory first and compute then.
+struct Ahead {
+  int64_t here;  // in all steps but the last kLastSteps
+  int64_t last;
+};
+constexpr int64_t kNear = 1024;                        // further on in the same panel
+constexpr int64_t kLastSteps = kNear / kTileElements;  // then that is in the next panel
+
 // MR rows by NP panels, all steps. Lanes past `last` of the last panel are not in C.
 template <bool kPacked, int MR, int NP>
 void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int64_t c_row, int64_t steps,
-            bool from_zero, __mmask16 last) {
+            bool from_zero, __mmask16 last, Ahead ahead) {
   __m512 sum[MR][NP];
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) {
@@ -38,6 +46,7 @@ void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int
   }
   const __m512i order = pair_order();
   for (int64_t s = 0; s < steps; ++s, a += kTileElements, b += kTileElements) {
+    const int64_t far = s + kLastSteps < steps ? ahead.here : ahead.last;
 #pragma GCC unroll 4
     for (int q = 0; q < 16; ++q) {
       __m512bh columns[NP];
@@ -47,8 +56,7 @@ void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int
         __m512i bits = _mm512_loadu_si512(at);
         if constexpr (!kPacked) {
           bits = _mm512_permutexvar_epi16(order, bits);
-          // The processor's own prefetcher stops at every page.
-          _mm_prefetch(reinterpret_cast<const char*>(at) + 4096, _MM_HINT_T1);
+          _mm_prefetch(reinterpret_cast<const char*>(at + far), _MM_HINT_T0);
         }
         columns[p] = reinterpret_cast<__m512bh>(bits);
       }
@@ -73,7 +81,7 @@ void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int
 }
 
 using SquareFn = void (*)(const uint16_t*, const uint16_t*, int64_t, float*, int64_t, int64_t, bool,
-                          __mmask16);
+                          __mmask16, Ahead);
 
 // By number of rows, 0 unused.
 template <bool kPacked, int NP, int... MR>
@@ -95,15 +103,18 @@ void walk(const TileBlock& block) {
   const auto column = [&](const SquareFn* fns, int64_t count) {
     for (int64_t row = 0; row < block.m; row += kRows) {
       const int64_t rows = block.m - row < kRows ? block.m - row : kRows;
+      // The first rows read on in their panels, and from the ends of those in the next ones; the second rows,
+      // which find B in the cache, have it brought the next ones.
+      const int64_t next = count * block.b_panel;
+      const Ahead ahead = row == 0       ? Ahead{kNear, kNear - block.b_panel + next}
+                          : row == kRows ? Ahead{next, next}
+                                         : Ahead{0, 0};
       fns[rows](block.a + row / 16 * block.a_tile + row % 16 * kTileStep, block.b + panel * block.b_panel,
                 block.b_panel, block.c + row * block.c_row + panel * 16, block.c_row, block.steps,
-                block.from_zero, lanes_of(panel + count));
+                block.from_zero, lanes_of(panel + count), ahead);
     }
     panel += count;
   };
-  if (block.m <= 2) {
-    while (panel + kFewPanels <= panels) column(Squares<kPacked, kFewPanels, 1, 2>::fn, kFewPanels);
-  }
   while (panel + kPanels <= panels) column(SquaresOf<kPacked, kPanels>::fn, kPanels);
   if (panel + 2 <= panels) column(SquaresOf<kPacked, 2>::fn, 2);
   if (panel < panels) column(SquaresOf<kPacked, 1>::fn, 1);
