@@ -20,8 +20,8 @@ TEST(CoreRestart, GoesOnAfterARestartWithTheSameBits) {
   rig.result(call, kAnn);
   rig.reopen();  // in the middle of an accumulation
   EXPECT_EQ(rig.submit(Rig::call(kAnn, m, 3, {2})), call);
-  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
-  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"step":2.0}})");
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"optimizer_step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"optimizer_step":2.0}})");
   EXPECT_EQ(rig.weight(kAnn, m, 5), 27.5);
   rig.reopen();
   EXPECT_EQ(rig.weight(kAnn, m, 6), 27.5);
@@ -138,11 +138,11 @@ TEST(CoreRestart, NeverWritesASnapshotOverAnother) {
     rig.submit(Rig::call(kAnn, b, 2, {40}));  // it waits for number 1
     step = rig.submit(Rig::step(kAnn, b, 3));
     rig.submit(Rig::call(kAnn, a, 1, {1}));
-    EXPECT_EQ(rig.run(Rig::step(kAnn, a, 2)), R"({"metrics":{"step":1.0}})");
+    EXPECT_EQ(rig.run(Rig::step(kAnn, a, 2)), R"({"metrics":{"optimizer_step":1.0}})");
   }
   {
     Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(0), .snapshot_operations = 1});
-    EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+    EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"optimizer_step":1.0}})");
   }
   Rig rig(dir / "data");
   EXPECT_EQ(rig.weight(kAnn, a, 3), 51);
@@ -164,7 +164,7 @@ TEST(CoreRestart, GoesOnWhileASnapshotIsWritten) {
   rig.run(Rig::step(kAnn, m, 2));
   begun.get_future().wait();
   rig.submit(Rig::call(kAnn, m, 3, {2}));
-  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"step":2.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 4)), R"({"metrics":{"optimizer_step":2.0}})");
   EXPECT_EQ(rig.core().counts().snapshots, 0);
   std::filesystem::copy(dir / "data", dir / "killed", std::filesystem::copy_options::recursive);
   answered.set_value();

@@ -21,9 +21,9 @@ TEST(Core, TrainsAndAnswers) {
   const std::string step = rig.submit(Rig::step(kAnn, m, 3));
   EXPECT_EQ(decode_call_result(rig.outcome(first, kAnn).result->bytes).loss, 101);
   EXPECT_EQ(decode_call_result(rig.outcome(second, kAnn).result->bytes).loss, 102);
-  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
-  EXPECT_EQ(rig.weight(kAnn, m, 4), 55);                             // 100*0.5 + 1*3+2
-  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");  // fetched again
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"optimizer_step":1.0}})");
+  EXPECT_EQ(rig.weight(kAnn, m, 4), 55);                                       // 100*0.5 + 1*3+2
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"optimizer_step":1.0}})");  // fetched again
 }
 
 TEST(Core, SumsChunksByNumberWhateverOrderTheyArriveIn) {
@@ -57,7 +57,7 @@ TEST(Core, LetsAStepWaitForLowerNumbers) {
   const std::string m = rig.make_model(kAnn);
   const std::string step = rig.submit(Rig::step(kAnn, m, 4));
   for (const int seq : {2, 3, 1}) rig.submit(Rig::call(kAnn, m, seq, {seq}));
-  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.result(step, kAnn), R"({"metrics":{"optimizer_step":1.0}})");
   EXPECT_EQ(rig.weight(kAnn, m, 5), kAfterThreeCalls);
 }
 
@@ -66,7 +66,7 @@ TEST(Core, WaitsForNoNumberForEver) {
   Rig rig(dir / "data");
   const std::string m = rig.make_model(kAnn);
   rig.submit(Rig::call(kAnn, m, 1, {1}));
-  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 7)), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 7)), R"({"metrics":{"optimizer_step":1.0}})");
   EXPECT_EQ(rig.run(Rig::call(kAnn, m, 6, {1})),
             "error: operation 6 arrived after operation 7 had been carried out, so it has no effect");
   EXPECT_EQ(rig.weight(kAnn, m, 8), 51);
@@ -107,7 +107,7 @@ TEST(Core, FailsTheStepAfterAFailedCallAndGoesOn) {
   rig.submit(Rig::call(kAnn, m, 4, {666}));  // the engine refuses it
   EXPECT_TRUE(rig.run(Rig::step(kAnn, m, 5)).starts_with("error: [optim_step] the gradients"));
   rig.submit(Rig::call(kAnn, m, 6, {1}));
-  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 7)), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 7)), R"({"metrics":{"optimizer_step":1.0}})");
   EXPECT_EQ(rig.weight(kAnn, m, 8), 51);
 }
 
@@ -117,7 +117,7 @@ TEST(Core, KeepsModelsApart) {
   const std::string a = rig.make_model(kAnn, "a:train:0"), b = rig.make_model(kBob, "b:train:0");
   rig.submit(Rig::step(kAnn, a, 5));  // waits for numbers that do not come
   rig.submit(Rig::call(kBob, b, 1, {1}));
-  EXPECT_EQ(rig.run(Rig::step(kBob, b, 2)), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kBob, b, 2)), R"({"metrics":{"optimizer_step":1.0}})");
 }
 
 TEST(Core, ShowsAResultToItsOwnerOnly) {

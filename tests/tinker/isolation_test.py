@@ -313,7 +313,7 @@ def test_sent_again_is_carried_out_once(server):
     step = {"model_id": ann.model, "seq_id": 3, "adam_params": {"learning_rate": 0.01}}
     steps = {post(server, "optim_step", step)[1]["request_id"] for _ in range(5)}
     assert len(steps) == 1
-    assert result(server, *steps)[1]["metrics"]["step"] == 1.0
+    assert result(server, *steps)[1]["metrics"]["optimizer_step"] == 1.0
     # A step without gradients says so; a wrong one does not stop what comes behind.
     assert result(server, post(server, "optim_step", {**step, "seq_id": 4})[1]["request_id"])[1]["category"] == "user"
     wrong = {"model_id": ann.model, "seq_id": 5, "adam_params": {"beta1": 1.0}}

@@ -413,7 +413,8 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
       model.queue.clear_gradients();
       if (!error && !op->known)
         options_.monitor->stepped(*op, done[i].step, done[i].grad_norm.value_or(0), now());
-      Json metrics = {{"step", static_cast<double>(done[i].step)}};
+      // Not "step": clients put these beside their own numbers of a step, under that name.
+      Json metrics = {{"optimizer_step", static_cast<double>(done[i].step)}};
       if (done[i].grad_norm) metrics["grad_norm"] = *done[i].grad_norm;
       finish(op, error ? failure_of(*error) : json_result({{"metrics", metrics}}));
       continue;
