@@ -341,6 +341,22 @@ def test_direct_preference(desk):
     assert found[-1] < 0.5 * found[0] and column(rows, "accuracy")[-1] == 1, found
 
 
+def test_prompt_distillation(desk):
+    """What a teacher answers under a long prompt is learnt without the prompt."""
+    desk.teach()
+    sentences = desk.folder / "tinker_cookbook/example_data/multilingual.txt"
+    sentences.parent.mkdir(parents=True)
+    sentences.write_text("".join(line + "\n" for line in multilingual()[:32]))
+    data = desk.folder / "distilled.jsonl"
+    desk.end(desk.start(as_main, "tinker_cookbook.recipes.prompt_distillation.create_data", [f"output_file={data}"]))
+    answers = [json.loads(line)["messages"][1]["content"] for line in data.read_text().splitlines()]
+    assert len(answers) > 15 and set(answers) <= {"en", "ot"}, answers
+    rows = desk.run("prompt_distillation.train", "distilled", file_path=data, renderer_name=CHAT, batch_size=8, num_epochs=4,
+                    learning_rate=3e-3)
+    losses = column(rows, "train_mean_nll")
+    assert mean(losses[-2:]) < 0.5 * losses[0], losses
+
+
 def main():
     print(f"tinker {tinker.__version__}, transformers {transformers.__version__}")
     with tempfile.TemporaryDirectory(prefix="twinkle-cookbook-") as folder:
