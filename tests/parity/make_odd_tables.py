@@ -55,5 +55,35 @@ cases = {
     "duration": entry("arrow", stream(pa.table({"c": pa.array([5], pa.duration("s"))}))),
     "duration_in_list": entry("arrow", stream(pa.table({"c": pa.array([[5]], pa.list_(pa.duration("s")))}))),
 }
+# Calls and tools as a table holds them, and the rows of which it was made.
+call = lambda name, arguments: {"type": "function", "function": {"name": name, "arguments": arguments}}
+chat = lambda *calls: [
+    {"role": "user", "content": "w?"},
+    {"role": "assistant", "content": "", "tool_calls": list(calls)},
+    {"role": "tool", "content": "7"},
+    {"role": "assistant", "content": "seven"},
+]
+rows = [
+    {
+        "messages": chat(call("weather", {"place": {"city": "Paris"}, "id": 9007199254740993})),
+        "tools": [{"name": "weather", "parameters": {"type": "object", "properties": {"place": {"type": "object"}}}}],
+    },
+    {
+        "messages": chat(call("time", {}), call("weather", {"id": 0.5, "zones": ["CET", 1]})),
+        "tools": [{"type": "function", "function": {"name": "time", "parameters": {}}}],
+    },
+    {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": None},
+]
+
+
+def spelled(row):
+    row = json.loads(json.dumps(row))
+    for message in row["messages"]:
+        for called in message.get("tool_calls", []):
+            called["function"]["arguments"] = json.dumps(called["function"]["arguments"])
+    return row | {"tools": row["tools"] and json.dumps(row["tools"])}
+
+
+cases["calls_and_tools"] = entry("arrow", stream(pa.Table.from_pylist([spelled(row) for row in rows])), rows=rows)
 with open(sys.argv[1], "w") as out:
     out.write("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in cases.items()) + "\n}\n")

@@ -11,6 +11,7 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
+#include "twinkle/data/arrow/json_table.h"
 #include "twinkle/data/arrow/table_json.h"
 #include "twinkle/data/table_file.h"
 #include "twinkle/text/unicode.h"

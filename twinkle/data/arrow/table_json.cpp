@@ -3,9 +3,6 @@
 #include <arrow/util/float16.h>
 #include <arrow/util/ree_util.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "twinkle/core/error.h"
 #include "twinkle/text/tokenizer_bytes.h"
 #include "twinkle/text/unicode.h"
@@ -72,106 +69,6 @@ Json of_union(const arrow::UnionArray& array, int64_t index) {
 Json of_run(const arrow::RunEndEncodedArray& array, int64_t index) {
   return json_of(*array.values(),
                  arrow::ree_util::FindPhysicalIndex(arrow::ArraySpan(*array.data()), index, array.offset()));
-}
-
-// What a column holds, over all of its rows.
-struct Shape {
-  enum class Kind { kNull, kBool, kInt, kFloat, kText, kList, kObject };
-  Kind kind = Kind::kNull;
-  std::unique_ptr<Shape> item;                                         // of a list
-  std::vector<std::pair<std::string, std::unique_ptr<Shape>>> fields;  // of an object
-};
-
-void widen(Shape* shape, const Json& value) {
-  using Kind = Shape::Kind;
-  Kind kind = Kind::kText;
-  if (value.is_null()) return;
-  if (value.is_boolean()) kind = Kind::kBool;
-  if (value.is_number_integer()) kind = Kind::kInt;
-  if (value.is_number_float()) kind = Kind::kFloat;
-  if (value.is_array()) kind = Kind::kList;
-  if (value.is_object()) kind = Kind::kObject;
-  const bool numbers = (kind == Kind::kInt || kind == Kind::kFloat) &&
-                       (shape->kind == Kind::kInt || shape->kind == Kind::kFloat);
-  if (shape->kind == Kind::kNull) {
-    shape->kind = kind;
-  } else if (numbers && shape->kind != kind) {
-    shape->kind = Kind::kFloat;
-  } else if (shape->kind != kind) {
-    throw invalid_argument("holds values of several kinds (" + std::string(json_type_name(value)) +
-                           " after others), which a Parquet column cannot; save as jsonl");
-  }
-  if (kind == Kind::kInt && value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)
-    throw invalid_argument("holds the integer " + value.dump() + ", which is past 64 bits; save as jsonl");
-  if (kind == Kind::kList) {
-    if (!shape->item) shape->item = std::make_unique<Shape>();
-    for (const Json& entry : value) widen(shape->item.get(), entry);
-  }
-  if (kind == Kind::kObject) {
-    for (const auto& [key, entry] : value.items()) {
-      auto found =
-          std::find_if(shape->fields.begin(), shape->fields.end(), [&](auto& f) { return f.first == key; });
-      if (found == shape->fields.end()) {
-        shape->fields.emplace_back(key, std::make_unique<Shape>());
-        found = shape->fields.end() - 1;
-      }
-      widen(found->second.get(), entry);
-    }
-  }
-}
-
-std::shared_ptr<arrow::DataType> type_of(const Shape& shape) {
-  switch (shape.kind) {
-    case Shape::Kind::kNull:
-      return arrow::null();
-    case Shape::Kind::kBool:
-      return arrow::boolean();
-    case Shape::Kind::kInt:
-      return arrow::int64();
-    case Shape::Kind::kFloat:
-      return arrow::float64();
-    case Shape::Kind::kText:
-      return arrow::utf8();
-    case Shape::Kind::kList:
-      return arrow::list(type_of(*shape.item));
-    case Shape::Kind::kObject:
-      break;
-  }
-  arrow::FieldVector fields;
-  for (const auto& [name, inner] : shape.fields) fields.push_back(arrow::field(name, type_of(*inner)));
-  return arrow::struct_(fields);
-}
-
-void must(const arrow::Status& status) {
-  if (!status.ok()) throw invalid_argument(status.message());
-}
-
-void append(arrow::ArrayBuilder* builder, const Json& value) {
-  if (value.is_null()) return must(builder->AppendNull());
-  switch (builder->type()->id()) {
-    case arrow::Type::BOOL:
-      return must(static_cast<arrow::BooleanBuilder*>(builder)->Append(value.get<bool>()));
-    case arrow::Type::INT64:
-      return must(static_cast<arrow::Int64Builder*>(builder)->Append(value.get<int64_t>()));
-    case arrow::Type::DOUBLE:
-      return must(static_cast<arrow::DoubleBuilder*>(builder)->Append(value.get<double>()));
-    case arrow::Type::STRING:
-      return must(static_cast<arrow::StringBuilder*>(builder)->Append(value.get_ref<const std::string&>()));
-    case arrow::Type::LIST: {
-      auto* lists = static_cast<arrow::ListBuilder*>(builder);
-      must(lists->Append());
-      for (const Json& entry : value) append(lists->value_builder(), entry);
-      return;
-    }
-    default:
-      break;
-  }
-  auto* objects = static_cast<arrow::StructBuilder*>(builder);
-  must(objects->Append());
-  for (int i = 0; i < objects->num_fields(); ++i) {
-    const auto found = value.find(objects->type()->field(i)->name());
-    append(objects->field_builder(i), found == value.end() ? Json(nullptr) : *found);
-  }
 }
 
 }  // namespace
@@ -266,28 +163,6 @@ Json json_of(const arrow::Array& array, int64_t index) {
   }
   throw invalid_argument("is of type " + array.type()->ToString() +
                          ", which rows cannot hold; cast it, or leave the column out");
-}
-
-std::shared_ptr<arrow::Array> array_of(std::span<const Row> rows, const std::string& key) {
-  Shape shape;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto found = rows[i].find(key);
-    if (found == rows[i].end()) continue;
-    try {
-      widen(&shape, *found);
-    } catch (const Error& e) {
-      throw invalid_argument("row " + std::to_string(i + 1) + ", column '" + key + "' " + e.what());
-    }
-  }
-  std::unique_ptr<arrow::ArrayBuilder> builder;
-  must(arrow::MakeBuilder(arrow::default_memory_pool(), type_of(shape), &builder));
-  for (const Row& row : rows) {
-    const auto found = row.find(key);
-    append(builder.get(), found == row.end() ? Json(nullptr) : *found);
-  }
-  std::shared_ptr<arrow::Array> out;
-  must(builder->Finish(&out));
-  return out;
 }
 
 }  // namespace twinkle
