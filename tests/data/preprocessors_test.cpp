@@ -82,6 +82,9 @@ TEST(Preprocessors, BadAnswersAreNotLearned) {
       "loss, --bad-rows drop leaves these rows out";
   EXPECT_EQ(error_of("MessagesProcessor", {{"messages", chat}, {"label", false}}), says);
   EXPECT_EQ(error_of("QueryResponseProcessor", {{"query", "q"}, {"response", "r"}, {"label", false}}), says);
+  for (const char* text : {"false", "False"})  // of a .csv file
+    EXPECT_EQ(error_of("MessagesProcessor", {{"messages", chat}, {"label", text}}), says) << text;
+  EXPECT_EQ(run("MessagesProcessor", {{"messages", chat}, {"label", "True"}}).messages, chat);
   EXPECT_EQ(run("MessagesProcessor", {{"messages", chat}, {"label", true}}).messages, chat);
   EXPECT_EQ(run("MessagesProcessor", {{"messages", chat}, {"label", 0}}).messages, chat);  // a class, say
 }
@@ -141,6 +144,31 @@ TEST(Preprocessors, TextAndQueryResponse) {
       turns({{"user", "1"}, {"assistant", "2"}}));
 }
 
+TEST(Preprocessors, ToolsGoIntoThePrompt) {
+  struct Case {
+    std::string name, row;
+  };
+  const std::vector<Case> cases = {
+      {"MessagesProcessor", R"({"messages": [{"role": "user", "content": "q"}])"},
+      {"SelfCognitionProcessor", R"({"query": "q", "response": "r")"},
+      {"QueryResponseProcessor", R"({"query": "q", "response": "r")"},
+      {"AlpacaProcessor", R"({"instruction": "q", "output": "r")"},
+      {"CompetitionMathProcessor", R"({"problem": "q", "solution": "r")"},
+      {"CompetitionMathGRPOProcessor", R"({"problem": "q", "solution": "r")"},
+      {"CountdownProcessor", R"({"nums": [1, 2], "target": 3)"},
+      {"GSM8KProcessor", R"({"question": "q", "answer": "#### 1")"},
+      {"CLEVRProcessor", R"({"image": "x.png", "problem": "q", "solution": "r")"},
+      {"OlympiadBenchProcessor", R"({"question": "q")"},
+      {"EmojiDPOProcessor", R"({"prompt": "q", "answer_zh": "a", "answer_en": "b")"},
+  };
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  for (const Case& c : cases) {
+    for (const char* given : {R"([{"name": "f"}])", R"("[{\"name\": \"f\"}]")"})
+      EXPECT_EQ(run(c.name, Json::parse(c.row + ", \"tools\": " + given + "}")).tools, tools) << c.name;
+    EXPECT_EQ(run(c.name, Json::parse(c.row + ", \"tools\": []}")).tools, nullptr) << c.name;
+  }
+}
+
 // What stands in images, videos and audios goes where <image>, <video> and <audio> stand.
 TEST(Preprocessors, MediaGoIntoTheMessages) {
   const auto messages = [](const std::string& name, const char* row) {
@@ -192,6 +220,8 @@ TEST(Preprocessors, ErrorsNameTheColumn) {
        "expected paths in 'images', got number 5"},
       {"TextProcessor", R"({"text": "q", "images": ["x.png"]})",
        "has 'images', and only text is trained on; remove the column or the row"},
+      {"TextProcessor", R"({"text": "q", "tools": [{"name": "f"}]})",
+       "has 'tools', and no prompt to put them into; remove the column or the row"},
       {"TextProcessor", R"({"text": ""})", "'text' is empty"},
       {"MessagesProcessor", R"({"text": "x"})",
        "has no column 'messages' or 'conversations' (columns: text)"},

@@ -1,5 +1,5 @@
 // The preprocessors that turn a row into a conversation, under upstream's names. Each is immutable: any
-// number of threads may call it. Columns that would change what is trained (images, audio) go into the
+// number of threads may call it. Columns that would change what is trained (images, tools) go into the
 // messages or are refused, never dropped.
 #include <algorithm>
 #include <array>
@@ -100,6 +100,7 @@ class TextProcessor : public Preprocessor {
   explicit TextProcessor(const Options& options) : column_(options.get_string("column")) {}
   Trajectory operator()(const Row& row) const override {
     refuse_media(row);
+    refuse_tools(row);
     const std::string& text = text_column(row, column_);
     if (text.empty()) throw invalid_argument("'" + column_ + "' is empty");
     Trajectory out;
@@ -252,28 +253,6 @@ class MessagesProcessor : public Preprocessor {
     messages.push_back(Json{{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}});
   }
 
-  // A list, or a string that spells one (as LLaMA-Factory and HF data sets store it).
-  static Json tools_of(const Row& row) {
-    const auto found = row.find("tools");
-    if (found == row.end() || found->is_null()) return nullptr;
-    Json tools = *found;
-    if (tools.is_string()) {
-      if (tools.get_ref<const std::string&>().empty()) return nullptr;
-      Json parsed;
-      if (const auto problem = try_parse_json(tools.get_ref<const std::string&>(), parsed, kMaxJsonDepth,
-                                              WideIntegers::kRefuse))
-        throw invalid_argument("'tools' is " + problem->reason);
-      tools = std::move(parsed);
-    }
-    if (!tools.is_array()) throw invalid_argument("expected a list in 'tools', got " + got(tools));
-    if (tools.empty()) return nullptr;
-    for (auto& tool : tools) {
-      if (!tool.is_object()) throw invalid_argument("expected objects in 'tools', got " + got(tool));
-      if (!tool.contains("function")) tool = Json{{"type", "function"}, {"function", tool}};
-    }
-    return tools;
-  }
-
   std::string system_;
 };
 
@@ -289,16 +268,16 @@ const auto kSelfCognition = add<SelfCognitionProcessor>(
     {text_param("model_name", "twinkle robot", "What the model calls itself."),
      text_param("model_author", "twinkle lab", "Who the model says made it."),
      text_param("system", "You are a helpful assistant.", kSystemHelp)});
-const auto kAlpaca =
-    add<AlpacaProcessor>("AlpacaProcessor", "Rows {instruction, input, output} (also system, history).",
-                         {text_param("system", "", kSystemHelp)});
+const auto kAlpaca = add<AlpacaProcessor>("AlpacaProcessor",
+                                          "Rows {instruction, input, output} (also system, history, tools).",
+                                          {text_param("system", "", kSystemHelp)});
 const auto kMessages = add<MessagesProcessor>(
     "MessagesProcessor",
     "Rows with a chat: {messages: [{role, content}]} or {conversations: [{from, value}]}, with tools.",
     {text_param("system", "", "System message for rows that have none; \"\" for none.")},
     {"ShareGPTProcessor", "ConversationsProcessor"});
 const auto kQueryResponse = add<QueryResponseProcessor>(
-    "QueryResponseProcessor", "Rows with one question and its answer (also system, history).",
+    "QueryResponseProcessor", "Rows with one question and its answer (also system, history, tools).",
     {text_param("query", "query", "Column of the question."),
      text_param("response", "response", "Column of the answer."), text_param("system", "", kSystemHelp)});
 const auto kText = add<TextProcessor>("TextProcessor", "Rows of plain text, for pre-training.",

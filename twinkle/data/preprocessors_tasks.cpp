@@ -79,6 +79,7 @@ class CountdownProcessor : public Preprocessor {
             ".\nYou can use basic arithmetic operations (+, -, *, /) and each number can only be used "
             "once.\nShow your work in <think> </think> tags. And return the final equation and answer in "
             "<answer> </answer> tags,\nfor example <answer> (1 + 2) / 3 * 4 = 4 </answer>.");
+    out.tools = tools_of(row);
     out.user_data.push_back(user_data_pair("target", target));
     out.user_data.push_back(user_data_pair("nums", nums));
     return out;
@@ -96,6 +97,7 @@ class Gsm8kProcessor : public Preprocessor {
     if (!system_.empty()) add_message(out.messages, "system", system_);
     add_message(out.messages, "user", text_column(row, "question"));
     if (add_assistant_) add_message(out.messages, "assistant", answer);
+    out.tools = tools_of(row);
     out.user_data.push_back(user_data_pair("ground_truth", ground_truth(answer)));
     return out;
   }
@@ -128,6 +130,7 @@ class ClevrProcessor : public Preprocessor {
     add_message(out.messages, "user", text_column(row, "problem"));
     place_media(row, &out.messages);
     if (out.messages.back().at("content").is_string()) throw invalid_argument("has no 'image'");
+    out.tools = tools_of(row);
     out.user_data.push_back(user_data_pair("solution", text_column(row, "solution")));
     return out;
   }
@@ -154,6 +157,7 @@ class OlympiadBenchProcessor : public Preprocessor {
     add_message(out.messages, "system", !system_.empty() ? system_ : chinese_ ? kChinese : kEnglish);
     add_message(out.messages, "user", question);
     place_media(images, &out.messages);
+    out.tools = tools_of(row);
     std::string truth = joined(row, "final_answer", ", ");
     if (!unit.empty() && !truth.empty()) truth += " " + unit;
     out.user_data.push_back(user_data_pair("ground_truth", truth));
