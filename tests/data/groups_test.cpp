@@ -51,6 +51,10 @@ TEST(PreferenceRows, InEveryoneShapes) {
             want);
   EXPECT_EQ(shown("DPOProcessor", {{"messages", {user, good}}, {"rejected_response", "bad"}}), want);
   EXPECT_EQ(shown("DPOProcessor", {{"messages", {user, good}}, {"rejected_messages", {user, bad}}}), want);
+  EXPECT_EQ(shown("DPOProcessor", {{"query", "q"}, {"response", "good"}, {"rejected_response", "bad"}}),
+            want);
+  EXPECT_EQ(shown("DPOProcessor", {{"query", "q"}, {"response", "good"}, {"rejected_messages", {user, bad}}}),
+            want);
   EXPECT_EQ(
       shown("EmojiDPOProcessor", {{"prompt", "q"}, {"answer_zh", "好"}, {"answer_en", "ok"}}),
       "chosen: system=You are a helpful assistant. user=q assistant=好 | rejected: system=You are a helpful "
@@ -64,6 +68,122 @@ TEST(PreferenceRows, InEveryoneShapes) {
             "the chosen and the rejected answer are the same");
 }
 
+// The system message stands in front of both conversations, the question once; tools are in both prompts.
+TEST(PreferenceRows, SystemMessagesAndToolsAreInEveryPrompt) {
+  const Json system = {{"role", "system"}, {"content", "S"}}, user = {{"role", "user"}, {"content", "q"}},
+             good = {{"role", "assistant"}, {"content", "good"}},
+             bad = {{"role", "assistant"}, {"content", "bad"}};
+  const Json whole = {{"chosen", {user, good}}, {"rejected", {user, bad}}},
+             answers = {{"chosen", Json::array({good})}, {"rejected", Json::array({bad})}};
+  const auto row = [](Json a, const Json& b) {
+    a.update(b);
+    return a;
+  };
+  const Json f = {{"name", "f"}}, tools = {{{"type", "function"}, {"function", f}}};
+  const std::string want = "chosen: system=S user=q assistant=good | rejected: system=S user=q assistant=bad";
+  const std::vector<Json> pairs = {row({{"prompt", "q"}}, whole),
+                                   row({{"prompt", "q"}}, answers),
+                                   row({{"prompt", Json::array({user})}}, whole),
+                                   row({{"prompt", Json::array({user})}}, answers),
+                                   whole,
+                                   {{"messages", {user, good}}, {"rejected_messages", {user, bad}}},
+                                   {{"messages", {user, good}}, {"rejected_response", "bad"}},
+                                   {{"query", "q"}, {"response", "good"}, {"rejected_response", "bad"}},
+                                   {{"conversations", Json::array({{{"from", "human"}, {"value", "q"}}})},
+                                    {"chosen", kChosen},
+                                    {"rejected", kRejected}}};
+  for (const Json& pair : pairs) {
+    const Json given = row({{"system", "S"}, {"tools", Json::array({f})}}, pair);
+    EXPECT_EQ(shown("DPOProcessor", given), want) << given;
+    for (const Part& part : parts_of("DPOProcessor", given)) EXPECT_EQ(part.trajectory.tools, tools) << given;
+  }
+  // System messages among the messages.
+  const Json led = {{"chosen", {system, user, good}}, {"rejected", {system, user, bad}}};
+  EXPECT_EQ(shown("DPOProcessor", led), want);
+  EXPECT_EQ(shown("DPOProcessor", row({{"prompt", "q"}}, led)), want);
+  EXPECT_EQ(shown("DPOProcessor", row({{"prompt", {system, user}}}, led)), want);
+  EXPECT_EQ(shown("DPOProcessor", row({{"prompt", {system, user}}}, whole)), want);
+  EXPECT_EQ(error_of("DPOProcessor", row({{"system", "S"}}, led)),
+            "has a 'system' column and a system message; remove one");
+  const std::string other =
+      "'chosen' begins with another system message or question than the row has; give the answer alone, or "
+      "repeat the question";
+  EXPECT_EQ(error_of("DPOProcessor", row({{"prompt", "other"}}, whole)), other);
+  EXPECT_EQ(error_of("DPOProcessor", row({{"prompt", {{{"role", "system"}, {"content", "T"}}, user}}}, led)),
+            other);
+  const std::vector<Json> judged = {{{"prompt", "q"}, {"completion", "good"}},
+                                    {{"prompt", Json::array({user})}, {"completion", Json::array({good})}},
+                                    {{"prompt", "q"}, {"completion", {user, good}}},
+                                    {{"messages", {user, good}}},
+                                    {{"query", "q"}, {"response", "good"}}};
+  for (const Json& one : judged) {
+    const Json given = row({{"system", "S"}, {"tools", Json::array({f}).dump()}, {"label", true}}, one);
+    EXPECT_EQ(shown("KTOProcessor", given), "desirable: system=S user=q assistant=good") << given;
+    EXPECT_EQ(parts_of("KTOProcessor", given)[0].trajectory.tools, tools) << given;
+  }
+}
+
+// "a b|": what is trained on, of every part.
+std::string trained(const std::string& name, const Json& row) {
+  Dataset data({.data = {row}});
+  data.map(name);
+  std::string out;
+  for (const Part& part : data.parts(0)) {
+    for (const Json& m : part.trajectory.messages) {
+      if (m.at("role") == "assistant" && m.value("loss", true))
+        out += m.at("content").get<std::string>() + " ";
+    }
+    out += "|";
+  }
+  return out;
+}
+
+// Answers of the prompt are not trained on, as in TRL, where prompt and completion are two columns; of two
+// whole conversations the prompt is what both begin with.
+TEST(PreferenceRows, OnlyTheAnswerIsTrainedOn) {
+  const auto chat = [](const std::string& answers) {
+    Json out = Json::array();
+    for (const char c : answers) {
+      out.push_back({{"role", "user"}, {"content", "q"}});
+      out.push_back({{"role", "assistant"}, {"content", std::string(1, c)}});
+    }
+    return out;
+  };
+  Json prompt = chat("a");
+  prompt.push_back({{"role", "user"}, {"content", "q"}});
+  const Json good = Json::array({chat("g")[1]}), bad = Json::array({chat("b")[1]});
+  const Json history = Json::array({Json::array({"q", "a"})});
+  const Json call = {{"role", "assistant"}, {"content", "c"}, {"tool_calls", Json::array()}},
+             result = {{"role", "tool"}, {"content", "r"}};
+  const std::vector<std::pair<Json, std::string>> pairs = {
+      {{{"prompt", prompt}, {"chosen", good}, {"rejected", bad}}, "g |b |"},
+      {{{"prompt", prompt}, {"chosen", chat("ag")}, {"rejected", chat("ab")}}, "g |b |"},
+      {{{"prompt", prompt}, {"chosen", {call, result, good[0]}}, {"rejected", {call, result, bad[0]}}},
+       "c g |c b |"},
+      {{{"prompt", "q"}, {"history", history}, {"chosen", "g"}, {"rejected", "b"}}, "g |b |"},
+      {{{"query", "q"}, {"history", history}, {"response", "g"}, {"rejected_response", "b"}}, "g |b |"},
+      {{{"chosen", chat("ag")}, {"rejected", chat("ab")}}, "g |b |"},
+      {{{"chosen", chat("ag")}, {"rejected", chat("cb")}}, "a g |c b |"},
+      {{{"messages", chat("ag")}, {"rejected_messages", chat("ab")}}, "g |b |"},
+      {{{"messages", chat("ag")}, {"rejected_response", "b"}}, "g |b |"},
+  };
+  for (const auto& [row, want] : pairs) EXPECT_EQ(trained("DPOProcessor", row), want) << row;
+  EXPECT_EQ(trained("EmojiDPOProcessor",
+                    {{"prompt", "q"}, {"history", history}, {"answer_zh", "g"}, {"answer_en", "b"}}),
+            "g |b |");
+  const std::vector<std::pair<Json, std::string>> judged = {
+      {{{"prompt", prompt}, {"completion", good}, {"label", true}}, "g |"},
+      {{{"prompt", prompt}, {"completion", {call, result, good[0]}}, {"label", true}}, "c g |"},
+      {{{"messages", chat("ag")}, {"label", false}}, "g |"},
+      {{{"messages", {prompt[0], call, result, good[0]}}, {"label", true}}, "c g |"},
+  };
+  for (const auto& [row, want] : judged) EXPECT_EQ(trained("KTOProcessor", row), want) << row;
+  // What the row says of a message stays.
+  Json told = chat("ag");
+  told[1]["weight"] = 0.5;
+  EXPECT_EQ(trained("KTOProcessor", {{"messages", told}, {"label", true}}), "a g |");
+}
+
 TEST(KtoRows, LabelsAndTags) {
   const Json chat = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", "a"}}};
   EXPECT_EQ(shown("KTOProcessor", {{"messages", chat}, {"label", true}}), "desirable: user=q assistant=a");
@@ -71,6 +191,9 @@ TEST(KtoRows, LabelsAndTags) {
             "undesirable: user=q assistant=a");
   EXPECT_EQ(shown("KTOProcessor", {{"prompt", "q"}, {"completion", "a"}, {"label", true}}),
             "desirable: user=q assistant=a");
+  for (const char* text : {"false", "False", "FALSE"})
+    EXPECT_EQ(parts_of("KTOProcessor", {{"messages", chat}, {"label", text}})[0].name, "undesirable");
+  EXPECT_EQ(parts_of("KTOProcessor", {{"messages", chat}, {"label", "True"}})[0].name, "desirable");
   EXPECT_EQ(error_of("KTOProcessor", {{"messages", chat}, {"label", "yes"}}),
             "expected true or false in 'label', got string");
 }
@@ -88,6 +211,8 @@ TEST(EmbeddingRows, AnchorsPositivesNegatives) {
   EXPECT_EQ(data_of("EmbeddingProcessor", {{"sentence1", "a"}, {"sentence2", "b"}, {"score", 3.8}}, "score"),
             "3.8");
   EXPECT_EQ(error_of("EmbeddingProcessor", {{"query", "q"}, {"pos", Json::array()}}), "has no positive text");
+  EXPECT_EQ(error_of("EmbeddingProcessor", {{"query", "q"}, {"pos", "p"}, {"tools", {{{"name", "f"}}}}}),
+            "has 'tools', and no prompt to put them into; remove the column or the row");
 }
 
 TEST(TaskRows, AnswersTravelInUserData) {
@@ -216,6 +341,29 @@ TEST(Groups, ListsMayBeText) {
                                                  {"negative_messages", ""}});
   ASSERT_EQ(texts.size(), 2u);
   EXPECT_EQ(texts[1].trajectory.messages, other);
+  // The questions and answers of pairs, the texts to compare, the turns before.
+  const Json user = Json::array({asked[0]}), good = Json::array({asked[1]}), bad = Json::array({other[1]});
+  const std::string want = "chosen: user=q assistant=a | rejected: user=q assistant=b";
+  EXPECT_EQ(
+      shown("DPOProcessor", {{"prompt", user.dump()}, {"chosen", good.dump()}, {"rejected", bad.dump()}}),
+      want);
+  EXPECT_EQ(shown("DPOProcessor", {{"prompt", "q"}, {"chosen", good[0].dump()}, {"rejected", bad[0].dump()}}),
+            want);
+  EXPECT_EQ(shown("DPOProcessor", {{"chosen", asked.dump()}, {"rejected", other.dump()}}), want);
+  EXPECT_EQ(shown("KTOProcessor", {{"prompt", user.dump()}, {"completion", good.dump()}, {"label", "True"}}),
+            "desirable: user=q assistant=a");
+  EXPECT_EQ(shown("EmbeddingProcessor", {{"query", "q"}, {"pos", R"(["p1", "p2"])"}, {"neg", R"(["n"])"}}),
+            "anchor: user=q | positive: user=p1 | positive: user=p2 | negative: user=n");
+  EXPECT_EQ(shown("EmbeddingProcessor", {{"query", "q"}, {"pos", "[p] [1]"}, {"neg", ""}}),
+            "anchor: user=q | positive: user=[p] [1]");
+  EXPECT_EQ(
+      shown("QueryResponseProcessor", {{"query", "q"}, {"response", "r"}, {"history", R"([["a","b"]])"}}),
+      ": user=a assistant=b user=q assistant=r");
+  EXPECT_EQ(shown("QueryResponseProcessor", {{"query", "q"}, {"response", "r"}, {"history", ""}}),
+            ": user=q assistant=r");
+  // Texts that only look like lists are texts.
+  EXPECT_EQ(shown("DPOProcessor", {{"prompt", "[q]"}, {"chosen", "[1, 2]"}, {"rejected", R"({"a": 1})"}}),
+            R"(chosen: user=[q] assistant=[1, 2] | rejected: user=[q] assistant={"a": 1})");
   EXPECT_EQ(error_of("MessagesProcessor", {{"messages", "[1,"}}).find("'messages' is not valid JSON"), 0u);
   EXPECT_EQ(error_of("MessagesProcessor", {{"messages", "hello"}}),
             "expected a list of messages in 'messages', got string");
