@@ -189,9 +189,16 @@ TEST(TemplateLabels, RoundsFlagsAndWeights) {
     }
   }
   EXPECT_EQ(seen, (std::vector<float>{0.5f, 0.5f, 0.5f, 1, 1, 1}));
-  row.messages[1]["loss"] = "no";
+  for (const Json& bad : {Json("no"), Json(-1), Json(1e39), Json(2e30)}) {
+    row.messages[1]["loss"] = bad;
+    EXPECT_EQ(
+        thrown([&] { tmpl->encode(row); }),
+        "[template] message 1: 'loss' must be true, false or a number from 0 to 1e30, got " + bad.dump());
+  }
+  row.messages[1]["loss"] = 1e20;  // they are multiplied
+  row.messages[1]["weight"] = 1e20;
   EXPECT_EQ(thrown([&] { tmpl->encode(row); }),
-            "[template] message 1: 'loss' must be true, false or a number >= 0, got \"no\"");
+            "[template] message 1: 'weight' must be true, false or a number from 0 to 1e30, got 1e+20");
 }
 
 TEST(TemplateLabels, AToolCallWithLossFalseHasNoTrainedToken) {

@@ -1,7 +1,6 @@
 #include "twinkle/data/general_template.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/suggest.h"
@@ -18,22 +17,26 @@ const std::string* text_content(const Json& message) {
   return content != message.end() && content->is_string() ? &content->get_ref<const std::string&>() : nullptr;
 }
 
+// Weights of many tokens and a scale on top still have a finite sum.
+constexpr double kMaxWeight = 1e30;
+
 // Weight of a message's tokens: 1 unless the message says otherwise.
 float message_weight(const Json& message, size_t index) {
-  float weight = 1;
+  double weight = 1;
   for (const char* name : {"loss", "train", "weight"}) {
     const auto it = message.find(name);
     if (it == message.end() || it->is_null()) continue;
     if (it->is_boolean()) {
-      weight *= it->get<bool>() ? 1.0f : 0.0f;
-    } else if (it->is_number() && std::isfinite(it->get<double>()) && it->get<double>() >= 0) {
-      weight *= static_cast<float>(it->get<double>());
+      weight *= it->get<bool>() ? 1 : 0;
+    } else if (it->is_number() && it->get<double>() >= 0 &&
+               std::max(weight, 1.0) * it->get<double>() <= kMaxWeight) {
+      weight *= it->get<double>();
     } else {
-      throw invalid_argument(place(index) + ": '" + name + "' must be true, false or a number >= 0, got " +
-                             it->dump());
+      throw invalid_argument(place(index) + ": '" + name +
+                             "' must be true, false or a number from 0 to 1e30, got " + it->dump());
     }
   }
-  return weight;
+  return static_cast<float>(weight);
 }
 
 // The list of user_data's key_rounds; nothing when there is none.
