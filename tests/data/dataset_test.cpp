@@ -29,6 +29,10 @@ TEST_F(DatasetTest, CutsTextAsAsked) {
   EXPECT_EQ(texts("file"), (std::vector<std::string>{"one\ntwo\n\n \nthree\n"}));
   EXPECT_EQ(texts("paragraph"), (std::vector<std::string>{"one\ntwo", "three"}));
   EXPECT_EQ(texts("line"), (std::vector<std::string>{"one", "two", "three"}));
+  // Blanks at the end of a line are text, as in paragraphs.
+  write("t.txt", "def f():  \r\n\treturn 1\t\n \t\r\n  end ");
+  EXPECT_EQ(texts("line"), (std::vector<std::string>{"def f():  ", "\treturn 1\t", "  end "}));
+  EXPECT_EQ(texts("paragraph"), (std::vector<std::string>{"def f():  \n\treturn 1\t", "  end "}));
   EXPECT_EQ(error_of([&] { texts("word"); }),
             "[dataset] text_split must be one of file, paragraph, line, got 'word'");
 }

@@ -217,7 +217,7 @@ void RowFiles::add_file(const std::string& path, const RowFileOptions& options) 
   }
   const size_t start = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
   if (kind == FileKind::kJsonLines) {
-    cut_lines(text, start);
+    cut_lines(text, start, /*keep_blanks=*/false);
   } else if (kind == FileKind::kJson) {
     cut_values(text, start);
   } else if (kind == FileKind::kText) {
@@ -243,12 +243,14 @@ void RowFiles::add_row(int64_t begin, int64_t end) {
   rows_.push_back({file, number, begin, end - begin, line});
 }
 
-void RowFiles::cut_lines(std::string_view text, size_t start) {
+void RowFiles::cut_lines(std::string_view text, size_t start, bool keep_blanks) {
   while (start < text.size()) {
     const size_t end = std::min(text.find('\n', start), text.size());
     size_t last = end;
     while (last > start && is_space(text[last - 1])) --last;
-    if (last > start) add_row(static_cast<int64_t>(start), static_cast<int64_t>(last));
+    const bool is_row = last > start;
+    if (keep_blanks) last = end > start && text[end - 1] == '\r' ? end - 1 : end;
+    if (is_row) add_row(static_cast<int64_t>(start), static_cast<int64_t>(last));
     start = end + 1;
   }
 }
@@ -296,7 +298,7 @@ void RowFiles::cut_text(std::string_view text, size_t start, const std::string& 
                            std::to_string(at + 1) + ": not valid UTF-8");
   }
   if (text_split == "line") {
-    cut_lines(text, start);
+    cut_lines(text, start, /*keep_blanks=*/true);
   } else if (text_split == "file") {
     if (!is_blank(text.substr(start)))
       add_row(static_cast<int64_t>(start), static_cast<int64_t>(text.size()));

@@ -76,7 +76,7 @@ class RowFiles {
   void add_file(const std::string& path, const RowFileOptions& options);
   void refuse_unused(const std::string& path, const RowFileOptions& options) const;
   void add_row(int64_t begin, int64_t end);
-  void cut_lines(std::string_view text, size_t start);
+  void cut_lines(std::string_view text, size_t start, bool keep_blanks);
   void cut_values(std::string_view text, size_t start);
   void cut_records(std::string_view text, size_t start, const std::vector<std::string>& columns);
   void cut_text(std::string_view text, size_t start, const std::string& text_split);
