@@ -2,10 +2,11 @@
 
 make_real_data_goldens.py DATA OUT     for tests/data/real_data_test.cpp. Needs transformers, pyarrow.
 
-Conversations are built here again from the rows, rendered and encoded by apply_chat_template with the MiniMind tokenizer
-and Qwen2.5's template; what is trained on is, for each assistant message, what lies between the prompt for it and the end
-of the conversation up to it. A row is dropped when one of its conversations is longer than MAX tokens or, unless it is a
-prompt or a text to compare, has nothing to train on.
+Conversations are built here again from the rows, rendered and encoded by apply_chat_template with the MiniMind
+tokenizer and Qwen2.5's template; what is trained on is, for each assistant message, what lies between the prompt for it
+and the end of the conversation up to it; with last_round, of those after the last question (LLaMA-Factory's KTO takes
+the last message for the completion, the rest for the prompt). A row is dropped when one of its conversations is longer
+than MAX tokens or, unless it is a prompt or a text to compare, has nothing to train on.
 """
 
 import csv
@@ -35,10 +36,11 @@ def a(text):
     return {"role": "assistant", "content": text}
 
 
-def trained(messages, tools):
+def trained(messages, tools, last_round):
     total = 0
+    start = max(i for i, message in enumerate(messages) if message["role"] == "user") if last_round else 0
     for i, message in enumerate(messages):
-        if message["role"] == "assistant":
+        if i >= start and message["role"] == "assistant":
             total += len(encode(messages[: i + 1], tools, False)) - len(encode(messages[:i], tools, True))
     return total
 
@@ -134,12 +136,12 @@ def messages(row):
     return [(row["messages"], None)]
 
 
-def count(name, rows, make, labels=True):
+def count(name, rows, make, labels=True, last_round=False):
     out = {"rows": len(rows), "tokens": 0, "trained": 0, "dropped": 0, "too_long": 0, "untrained": 0, "longest": 0}
     for row in rows:
         conversations = make(row)
         ids = [encode(m, t, not labels) for m, t in conversations]
-        learned = [trained(m, t) if labels else 1 for m, t in conversations]
+        learned = [trained(m, t, last_round) if labels else 1 for m, t in conversations]
         too_long = any(len(i) > MAX for i in ids)
         if too_long or not all(learned):
             out["dropped"] += 1
@@ -165,7 +167,7 @@ goldens = {
     "identity": count("identity", whole("identity.json"), alpaca),
     "gsm8k": count("gsm8k", lines("gsm8k/train.jsonl"), lambda r: [a_row(r["question"], r["answer"])]),
     "dpo": count("dpo", whole("llama-factory/dpo_en_demo.json"), dpo),
-    "kto": count("kto", whole("llama-factory/kto_en_demo.json"), messages),
+    "kto": count("kto", whole("llama-factory/kto_en_demo.json"), messages, last_round=True),
     "glaive": count("glaive", whole("llama-factory/glaive_toolcall_en_demo.json"), glaive),
     "chatml": count("chatml", lines("ms-swift/chatml.jsonl"), messages),
     "conversations": count("conversations", lines("ms-swift/conversations.jsonl"),
