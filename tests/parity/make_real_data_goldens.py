@@ -4,9 +4,9 @@ make_real_data_goldens.py DATA OUT     for tests/data/real_data_test.cpp. Needs 
 
 Conversations are built here again from the rows, rendered and encoded by apply_chat_template with the MiniMind
 tokenizer and Qwen2.5's template; what is trained on is, for each assistant message, what lies between the prompt for it
-and the end of the conversation up to it; with last_round, of those after the last question (LLaMA-Factory's KTO takes
-the last message for the completion, the rest for the prompt). A row is dropped when one of its conversations is longer
-than MAX tokens or, unless it is a prompt or a text to compare, has nothing to train on.
+and the end of the conversation up to it; with last_round, of those after the last question (LLaMA-Factory's DPO and KTO take
+the last message for the answer, the rest for the prompt). A row is dropped when one of its conversations is longer than
+MAX tokens or, unless it is a prompt or a text to compare, has nothing to train on.
 """
 
 import csv
@@ -166,7 +166,7 @@ goldens = {
     "alpaca": count("alpaca", whole("llama-factory/alpaca_en_demo.json"), alpaca),
     "identity": count("identity", whole("identity.json"), alpaca),
     "gsm8k": count("gsm8k", lines("gsm8k/train.jsonl"), lambda r: [a_row(r["question"], r["answer"])]),
-    "dpo": count("dpo", whole("llama-factory/dpo_en_demo.json"), dpo),
+    "dpo": count("dpo", whole("llama-factory/dpo_en_demo.json"), dpo, last_round=True),
     "kto": count("kto", whole("llama-factory/kto_en_demo.json"), messages, last_round=True),
     "glaive": count("glaive", whole("llama-factory/glaive_toolcall_en_demo.json"), glaive),
     "chatml": count("chatml", lines("ms-swift/chatml.jsonl"), messages),
