@@ -53,12 +53,6 @@ struct PanelBlock {
   WeightType type;
 };
 
-// A block of weights as stretches of memory.
-struct Stretches {
-  const char* first = nullptr;
-  int64_t count = 0, bytes = 0, stride = 0;
-};
-
 // Runs one task: all blocks of the reduced index in order, then what comes after the chain.
 template <typename Source>
 void run_task(const KernelTable& table, const Product& product, int64_t columns, int64_t reduced,

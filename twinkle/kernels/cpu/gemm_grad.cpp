@@ -30,6 +30,62 @@ void pack_columns(const float* in, int64_t stride, int64_t rows, int64_t count, 
   }
 }
 
+// The columns of one low-rank gradient whose tokens are few enough for one chain each: straight into the
+// gradient. `next`, which may be null, is asked for meanwhile.
+void add_few_tokens(const KernelTable& table, const float* low, int64_t low_stride, const float* wide,
+                    int64_t wide_stride, int64_t column, int64_t width, const SkinnyGrad& grad,
+                    const SkinnyGrad* next) {
+  const int64_t tokens = grad.end - grad.begin, whole = width / kPanelWidth * kPanelWidth;
+  if (tokens <= 0) return;
+  low += grad.begin * low_stride;
+  wide += grad.begin * wide_stride;
+  BlockArgs args{.a = low,
+                 .a_row = 1,
+                 .a_k = low_stride,
+                 .b = wide,
+                 .b_panel = kPanelWidth,
+                 .b_row = wide_stride,
+                 .c = grad.g + column * grad.g_n,
+                 .c_row = grad.g_j,
+                 .c_panel = kPanelWidth,
+                 .m = grad.rank,
+                 .n = whole,
+                 .k = tokens,
+                 .chain = Chain::kAdd};
+  if (next != nullptr) {
+    const bool rows = next->g_n == 1;
+    args.ahead = reinterpret_cast<const char*>(next->g + column * next->g_n);
+    args.ahead_count = rows ? next->rank : 1;
+    args.ahead_bytes = width * (rows ? 1 : next->g_n) * static_cast<int64_t>(sizeof(float));
+    args.ahead_stride = next->g_j * static_cast<int64_t>(sizeof(float));
+  }
+  if (grad.g_n == 1) {
+    if (whole > 0) table.block[0](args);
+    if (whole == width) return;
+    float* tail = scratch(1, tokens * kPanelWidth);
+    pack_columns(wide + whole, wide_stride, tokens, width - whole, tail);
+    args.b = tail;
+    args.b_row = kPanelWidth;
+    args.c += whole;
+    args.n = width - whole;
+    args.ahead = nullptr;
+    table.block[0](args);
+    return;
+  }
+  // The gradient stands [columns, rank]: the same products with the factors exchanged.
+  float* panels = scratch(0, ceil_div(grad.rank, kPanelWidth) * kPanelWidth * tokens);
+  pack_columns(low, low_stride, tokens, grad.rank, panels);
+  args.a = wide;
+  args.a_k = wide_stride;
+  args.b = panels;
+  args.b_panel = tokens * kPanelWidth;
+  args.b_row = kPanelWidth;
+  args.c_row = grad.g_n;
+  args.m = width;
+  args.n = grad.rank;
+  table.block[0](args);
+}
+
 }  // namespace
 
 void add_outer(const float* y, int64_t y_stride, int64_t num_y, const float* x, int64_t x_stride,
@@ -101,6 +157,11 @@ void add_skinny(const float* low, int64_t low_stride, const float* wide, int64_t
       const int64_t column = p0 * kPanelWidth, width = std::min(columns, p1 * kPanelWidth) - column;
       const int64_t whole = width / kPanelWidth * kPanelWidth, row = (p1 - p0) * kPanelWidth;
       for (const SkinnyGrad& grad : grads) {
+        if (grad.end - grad.begin <= kBlock) {
+          const SkinnyGrad* next = &grad + 1 < grads.data() + grads.size() ? &grad + 1 : nullptr;
+          add_few_tokens(table, low, low_stride, wide + column, wide_stride, column, width, grad, next);
+          continue;
+        }
         float* sum = scratch(0, grad.rank * row);
         for (int64_t first = grad.begin; first < grad.end; first += kBlock) {
           const int64_t tokens = std::min(kBlock, grad.end - first);

@@ -1,23 +1,45 @@
 #include "twinkle/kernels/cpu/gemm_plan.h"
 
+#include <cstring>
+
 #include "twinkle/core/parallel.h"
 
 namespace twinkle::ops::cpu {
 namespace {
 
+constexpr int64_t kFewRows = 24;  // two register tiles: a copy would be read little more often than made
+
+bool same(const Extra& a, const Extra& b) { return a.up == b.up && a.rank == b.rank; }
+
 // Panels [first, last) of an extra's up matrix as [panel][rank][16].
 void pack_up(const KernelTable& table, const Extra& extra, int64_t columns, Range panels, float* out) {
-  for (int64_t p = panels.begin; p < panels.end; ++p, out += extra.rank * kPanelWidth) {
-    const int64_t first = p * kPanelWidth, count = std::min(kPanelWidth, columns - first);
-    if (extra.up_j == 1) {
+  const int64_t panel = extra.rank * kPanelWidth;
+  if (extra.up_j == 1) {
+    for (int64_t p = panels.begin; p < panels.end; ++p, out += panel) {
+      const int64_t first = p * kPanelWidth, count = std::min(kPanelWidth, columns - first);
       table.pack_rows(extra.up + first * extra.up_n, extra.up_n, count, extra.rank, out);
-    } else {
-      for (int64_t j = 0; j < extra.rank; ++j) {
-        const float* from = extra.up + j * extra.up_j + first;
-        for (int64_t i = 0; i < kPanelWidth; ++i) out[j * kPanelWidth + i] = i < count ? from[i] : 0.0f;
-      }
     }
+    return;
   }
+  // Row by row, as it lies in memory.
+  const int64_t first = panels.begin * kPanelWidth,
+                width = std::min(columns, panels.end * kPanelWidth) - first;
+  const int64_t whole = width / kPanelWidth, rest = width % kPanelWidth;
+  for (int64_t j = 0; j < extra.rank; ++j, out += kPanelWidth) {
+    const float* from = extra.up + j * extra.up_j + first;
+    for (int64_t p = 0; p < whole; ++p)
+      std::memcpy(out + p * panel, from + p * kPanelWidth, kPanelWidth * sizeof(float));
+    for (int64_t i = 0; rest > 0 && i < kPanelWidth; ++i)
+      out[whole * panel + i] = i < rest ? from[whole * kPanelWidth + i] : 0.0f;
+  }
+}
+
+// Of the columns of some panels.
+Stretches stretches_of(const Extra& extra, int64_t column, int64_t width) {
+  const auto* first = reinterpret_cast<const char*>(extra.up + column * extra.up_n);
+  constexpr auto kSize = static_cast<int64_t>(sizeof(float));
+  if (extra.up_j == 1) return {first, 1, width * extra.up_n * kSize, 0};
+  return {first, extra.rank, width * kSize, extra.up_j * kSize};
 }
 
 }  // namespace
@@ -70,26 +92,38 @@ void AfterChain::run(int64_t begin, int64_t end) {
       std::partition_point(extras.begin(), extras.end(), [&](const Extra& e) { return e.end <= begin; });
   for (; it != extras.end() && it->begin < end; ++it) {
     const Extra& extra = *it;
-    if (packed_ == nullptr || packed_->up != extra.up || packed_->rank != extra.rank) {
-      buffer_ = scratch(1, (panels_.end - panels_.begin) * extra.rank * kPanelWidth);
-      pack_up(table_, extra, columns_, panels_, buffer_);
-      packed_ = &extra;
-    }
     const int64_t first = std::max(begin, extra.begin), last = std::min(end, extra.end);
     const int64_t column = panels_.begin * kPanelWidth;
+    const int64_t width = std::min(columns_, panels_.end * kPanelWidth) - column;
+    // What stands in panels already is read in place where few rows use it.
+    const bool direct = extra.up_n == 1 && width % kPanelWidth == 0 && extra.end - extra.begin <= kFewRows;
+    Stretches ahead;
+    if (direct ? first == extra.begin : packed_ == nullptr || !same(*packed_, extra)) {
+      if (!direct) {
+        buffer_ = scratch(1, (panels_.end - panels_.begin) * extra.rank * kPanelWidth);
+        pack_up(table_, extra, columns_, panels_, buffer_);
+        packed_ = &extra;
+      }
+      // Adapters of other rows come from further away than the cache: the next one is asked for early.
+      if (it + 1 != extras.end() && !same(it[1], extra)) ahead = stretches_of(it[1], column, width);
+    }
     table_.block[0]({.a = product_.low + first * product_.low_stride,
                      .a_row = product_.low_stride,
                      .a_k = 1,
-                     .b = buffer_,
-                     .b_panel = extra.rank * kPanelWidth,
-                     .b_row = kPanelWidth,
+                     .b = direct ? extra.up + column : buffer_,
+                     .b_panel = direct ? kPanelWidth : extra.rank * kPanelWidth,
+                     .b_row = direct ? extra.up_j : kPanelWidth,
                      .c = product_.c + first * product_.c_stride + column,
                      .c_row = product_.c_stride,
                      .c_panel = kPanelWidth,
                      .m = last - first,
-                     .n = std::min(columns_, panels_.end * kPanelWidth) - column,
+                     .n = width,
                      .k = extra.rank,
-                     .chain = Chain::kContinue});
+                     .chain = Chain::kContinue,
+                     .ahead = ahead.first,
+                     .ahead_count = ahead.count,
+                     .ahead_bytes = ahead.bytes,
+                     .ahead_stride = ahead.stride});
   }
   if (product_.bias == nullptr) return;
   const int64_t column = panels_.begin * kPanelWidth;

@@ -18,6 +18,12 @@ struct Range {
   int64_t begin, end;
 };
 
+/// A block of a matrix as stretches of memory.
+struct Stretches {
+  const char* first = nullptr;
+  int64_t count = 0, bytes = 0, stride = 0;
+};
+
 /// Share i of n even shares of `count` units.
 inline Range share(int64_t count, int64_t n, int64_t i) { return {count * i / n, count * (i + 1) / n}; }
 
