@@ -15,6 +15,8 @@ namespace twinkle {
 
 namespace {
 
+constexpr int64_t kPiece = 1 << 17;  // elements that one thread updates at a time
+
 int64_t aligned(int64_t elements) { return (elements + 31) / 32 * 32; }
 
 const char* name_of(at::ScalarType type) { return type == at::kBFloat16 ? "bf16" : "fp32"; }
@@ -30,6 +32,29 @@ void put_away(const at::Tensor& wide, at::Tensor state) {
   parallel_for(wide.numel(), 16384, [&](int64_t begin, int64_t end) {
     ops::narrow(from + begin, end - begin, at::kBFloat16, to + begin);
   });
+}
+
+// Of each tensor. Threads share small ones out among them, and large ones block by block.
+std::vector<double> sums_of_squares(const std::vector<TrainedTensor>& params,
+                                    at::Tensor TrainedTensor::* which) {
+  constexpr int64_t kSmall = 1 << 18;
+  std::vector<double> sums(params.size());
+  std::vector<size_t> small;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const at::Tensor& x = params[i].*which;
+    if (x.device().is_cpu() && x.numel() <= kSmall) {
+      small.push_back(i);
+    } else {
+      sums[i] = ops::sum_of_squares(x);
+    }
+  }
+  parallel_for(static_cast<int64_t>(small.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const size_t i = small[static_cast<size_t>(k)];
+      sums[i] = ops::sum_of_squares(params[i].*which);
+    }
+  });
+  return sums;
 }
 
 }  // namespace
@@ -94,13 +119,35 @@ void Optimizer::step(std::vector<TrainedTensor>& params, const StepHyper& hyper)
   }
   attach(params);
   ++steps_;
+  // An adapter has hundreds of tensors too small for several threads. Pieces bound what is widened at a time.
+  struct Piece {
+    size_t param;
+    int64_t begin, count;
+  };
+  std::vector<Piece> pieces;
   for (size_t i = 0; i < params.size(); ++i) {
-    if (state_type_ == at::kFloat || states_[i].empty()) {
-      update(params[i], states_[i], hyper, steps_);
-    } else {
-      update_rounded(params[i], states_[i], hyper);
-    }
+    const int64_t size = params[i].value.numel();
+    for (int64_t begin = 0; begin < size; begin += kPiece)
+      pieces.push_back({i, begin, std::min(kPiece, size - begin)});
   }
+  const bool cpu = !params.empty() && params[0].value.is_cpu();
+  const auto all = static_cast<int64_t>(pieces.size());
+  parallel_for(all, cpu ? 1 : all, [&](int64_t first, int64_t last) {
+    for (int64_t k = first; k < last; ++k) {
+      const Piece& piece = pieces[static_cast<size_t>(k)];
+      TrainedTensor& whole = params[piece.param];
+      if (piece.count == whole.value.numel()) {
+        update_piece(whole, states_[piece.param], hyper);
+        continue;
+      }
+      const auto part = [&](const at::Tensor& x) { return x.view({-1}).narrow(0, piece.begin, piece.count); };
+      TrainedTensor param{
+          .name = whole.name, .value = part(whole.value), .grad = part(whole.grad), .decay = whole.decay};
+      std::vector<at::Tensor> state;
+      for (const at::Tensor& s : states_[piece.param]) state.push_back(part(s));
+      update_piece(param, state, hyper);
+    }
+  });
 }
 
 double Optimizer::norm_after_step(const std::vector<TrainedTensor>& /*params*/, const StepHyper& /*hyper*/,
@@ -126,21 +173,12 @@ void Optimizer::restore(const std::vector<TrainedTensor>& params, const Saved& s
   steps_ = saved.steps;
 }
 
-void Optimizer::update_rounded(TrainedTensor& param, const std::vector<at::Tensor>& state,
-                               const StepHyper& hyper) {
-  constexpr int64_t kPiece = 1 << 17;  // bounds the wide copies
-  const at::Tensor value = param.value.view({-1}), grad = param.grad.view({-1});
-  for (int64_t begin = 0; begin < value.numel(); begin += kPiece) {
-    const int64_t count = std::min(kPiece, value.numel() - begin);
-    TrainedTensor piece{.name = param.name,
-                        .value = value.narrow(0, begin, count),
-                        .grad = grad.narrow(0, begin, count),
-                        .decay = param.decay};
-    std::vector<at::Tensor> wide;
-    for (const auto& s : state) wide.push_back(s.view({-1}).narrow(0, begin, count).to(at::kFloat));
-    update(piece, wide, hyper, steps_);
-    for (size_t k = 0; k < state.size(); ++k) put_away(wide[k], state[k].view({-1}).narrow(0, begin, count));
-  }
+void Optimizer::update_piece(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper) {
+  if (state_type_ == at::kFloat || state.empty()) return update(param, state, hyper, steps_);
+  std::vector<at::Tensor> wide;
+  for (const auto& s : state) wide.push_back(s.to(at::kFloat));
+  update(param, wide, hyper, steps_);
+  for (size_t k = 0; k < state.size(); ++k) put_away(wide[k], state[k]);
 }
 
 std::vector<Optimizer::StateTensor> Optimizer::state() const {
@@ -185,20 +223,21 @@ void Optimizer::load_state(const std::vector<StateTensor>& given, int64_t steps_
 
 double gradient_sum_of_squares(const std::vector<TrainedTensor>& params) {
   double total = 0;
-  for (const auto& param : params) total += ops::sum_of_squares(param.grad);
+  for (const double sum : sums_of_squares(params, &TrainedTensor::grad)) total += sum;
   return total;
 }
 
 double weight_sum_of_squares(const std::vector<TrainedTensor>& params) {
   double total = 0;
-  for (const auto& param : params) total += ops::sum_of_squares(param.value);
+  for (const double sum : sums_of_squares(params, &TrainedTensor::value)) total += sum;
   return total;
 }
 
 std::string unusable_weight(const std::vector<TrainedTensor>& params) {
   constexpr double kMost = 1e36;
-  for (const auto& param : params) {
-    if (!(ops::sum_of_squares(param.value) < kMost)) return param.name;
+  const auto sums = sums_of_squares(params, &TrainedTensor::value);
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!(sums[i] < kMost)) return params[i].name;
   }
   return "";
 }

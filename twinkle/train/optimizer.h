@@ -95,12 +95,13 @@ class Optimizer {
   virtual std::vector<std::string> slots() const = 0;
   /// Refuses what this optimizer has no use for.
   virtual void check(const StepHyper& hyper) const = 0;
-  /// Updates one parameter, or a piece of one; `state` is fp32; `step` is 1 for the first.
+  /// Updates one parameter, or a piece of one; `state` is fp32; `step` is 1 for the first. Several threads
+  /// ask for different pieces at a time.
   virtual void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper,
                       int64_t step) = 0;
 
  private:
-  void update_rounded(TrainedTensor& param, const std::vector<at::Tensor>& state, const StepHyper& hyper);
+  void update_piece(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper);
 
   std::string name_;
   double lr_;
