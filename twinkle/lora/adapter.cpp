@@ -92,6 +92,11 @@ std::string b_name(const LoraModule& m) {
   return kPrefix + m.name + (m.linear < 0 ? ".lora_embedding_B" : ".lora_B.weight");
 }
 
+// The matrix at an element of a flat tensor; undefined where that is.
+at::Tensor matrix_in(const at::Tensor& flat, int64_t place, int64_t rows, int64_t columns) {
+  return flat.defined() ? flat.as_strided({rows, columns}, {columns, 1}, place) : at::Tensor();
+}
+
 at::Tensor read_tensor(const SafeTensor& tensor, const std::string& path) {
   GgmlType type;
   if (tensor.dtype == "F32") {
@@ -173,10 +178,8 @@ void Adapter::set_values(at::Tensor flat) {
   values_ = std::move(flat);
   for (size_t i = 0; i < modules_.size(); ++i) {
     const Place& p = places_[i];
-    ops::LoraSlot& slot = modules_[i].slot;
-    slot.a_rK = values_.defined() ? values_.narrow(0, p.a, p.rank * p.in).view({p.rank, p.in}) : at::Tensor();
-    slot.b_Nr =
-        values_.defined() ? values_.narrow(0, p.b, p.out * p.rank).view({p.out, p.rank}) : at::Tensor();
+    modules_[i].slot.a_rK = matrix_in(values_, p.a, p.rank, p.in);
+    modules_[i].slot.b_Nr = matrix_in(values_, p.b, p.out, p.rank);
   }
 }
 
@@ -185,15 +188,16 @@ void Adapter::set_gradients(at::Tensor flat) {
   gradients_ = std::move(flat);
   for (size_t i = 0; i < modules_.size(); ++i) {
     const Place& p = places_[i];
-    ops::LoraSlot& slot = modules_[i].slot;
-    const bool there = gradients_.defined();
-    slot.da_rK = there ? gradients_.narrow(0, p.a, p.rank * p.in).view({p.rank, p.in}) : at::Tensor();
-    slot.db_Nr = there ? gradients_.narrow(0, p.b, p.out * p.rank).view({p.out, p.rank}) : at::Tensor();
+    modules_[i].slot.da_rK = matrix_in(gradients_, p.a, p.rank, p.in);
+    modules_[i].slot.db_Nr = matrix_in(gradients_, p.b, p.out, p.rank);
   }
 }
 
 void Adapter::make_trainable() {
-  if (!gradients_.defined()) set_gradients(at::zeros_like(values_));
+  if (!gradients_.defined()) {
+    const bool kept = gradient_memory_ != nullptr && values_.is_cpu();
+    set_gradients(kept ? gradient_memory_->take(flat_elements_) : at::zeros_like(values_));
+  }
   for (auto& [name, parameter] : saved_modules_) parameter.make_trainable();
 }
 
@@ -352,15 +356,27 @@ int64_t Adapter::num_parameters() const {
 }
 
 std::vector<Adapter::Trained> Adapter::trained() {
+  if (file_order_.empty()) {
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      file_order_.push_back({a_name(modules_[i]), 2 * i});
+      file_order_.push_back({b_name(modules_[i]), 2 * i + 1});
+    }
+    for (const auto& [name, parameter] : saved_modules_)
+      file_order_.push_back({kPrefix + name + ".weight", file_order_.size()});
+    std::sort(file_order_.begin(), file_order_.end());
+  }
   std::vector<Trained> out;
-  for (const auto& module : modules_) {
-    out.push_back({a_name(module), module.slot.a_rK, module.slot.da_rK});
-    out.push_back({b_name(module), module.slot.b_Nr, module.slot.db_Nr});
+  for (const auto& [name, place] : file_order_) {
+    if (place >= 2 * modules_.size()) {
+      Parameter& whole =
+          std::next(saved_modules_.begin(), static_cast<std::ptrdiff_t>(place - 2 * modules_.size()))->second;
+      out.push_back({name, whole.flat(), whole.flat_grad()});
+      continue;
+    }
+    const ops::LoraSlot& slot = modules_[place / 2].slot;
+    const bool a = place % 2 == 0;
+    out.push_back({name, a ? slot.a_rK : slot.b_Nr, a ? slot.da_rK : slot.db_Nr});
   }
-  for (auto& [name, parameter] : saved_modules_) {
-    out.push_back({kPrefix + name + ".weight", parameter.flat(), parameter.flat_grad()});
-  }
-  std::sort(out.begin(), out.end(), [](const Trained& a, const Trained& b) { return a.name < b.name; });
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "twinkle/core/safetensors.h"
+#include "twinkle/lora/gradient_memory.h"
 #include "twinkle/model/causal_lm.h"
 
 namespace twinkle {
@@ -76,6 +77,8 @@ class Adapter {
   const std::map<std::string, Parameter>& saved_modules() const { return saved_modules_; }
   int64_t num_parameters() const;
   void make_trainable();  // allocates zeroed gradients
+  /// Where make_trainable() takes gradients on the CPU from; null: from the system.
+  void set_gradient_memory(std::shared_ptr<GradientMemory> memory) { gradient_memory_ = std::move(memory); }
   void zero_grad();
 
   /// All pairs lie in one flat fp32 tensor, each on a 64-byte boundary, and their gradients in another of the
@@ -107,6 +110,9 @@ class Adapter {
   std::vector<Place> places_;
   int64_t flat_elements_ = 0;
   at::Tensor values_, gradients_;
+  std::shared_ptr<GradientMemory> gradient_memory_;
+  /// What trained() lists: names, and numbers of A and B of each module in turn, then of the saved modules.
+  std::vector<std::pair<std::string, size_t>> file_order_;
   std::map<std::string, Parameter> saved_modules_;
 };
 

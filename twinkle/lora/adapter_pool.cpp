@@ -186,6 +186,7 @@ std::shared_ptr<Adapter> AdapterPool::load(const std::string& name, const std::s
 std::shared_ptr<Adapter> AdapterPool::insert(const std::string& name, std::shared_ptr<Adapter> adapter) {
   check_modules(*adapter);
   make_room({});
+  adapter->set_gradient_memory(gradient_memory_);
   Entry fresh;
   fresh.adapter = adapter;
   fresh.id = next_id_++;
@@ -203,6 +204,8 @@ void AdapterPool::remove(const std::string& name) {
     std::error_code ignored;
     fs::remove(gone.file, ignored);
   }
+  gone.adapter->set_gradients({});
+  gradient_memory_->trim();
   const std::lock_guard lock(versions_mutex_);
   entries_.erase(name);
   std::erase_if(versions_, [](const auto& known) { return known.second.expired(); });
@@ -283,6 +286,7 @@ void AdapterPool::write_out(const std::string& name, Entry& leaving) {
   --num_resident_;
   ++times_written_;
   adapter.set_gradients({});
+  gradient_memory_->trim();
   adapter.set_values({});
   if (leaving.state.set) leaving.state.set(std::vector<at::Tensor>(state.size()));
   state.clear();

@@ -1,6 +1,7 @@
 // Many adapters of one model. At most `max_loras` are in memory at a time; when one more is needed, the least
 // recently used one is written to a folder and comes back, bit for bit, at its next use. An adapter takes the
-// memory of its own rank and modules; making, removing and moving one touches no other.
+// memory of its own rank and modules; making, removing and moving one touches no other. Memory of gradients
+// is kept from one pass for the next, until an adapter leaves.
 //
 // Weights are handed to a sampler by version number: a snapshot shares the adapter's memory until the next
 // step changes the weights, which then go on in a copy.
@@ -20,6 +21,7 @@
 
 #include "twinkle/core/files.h"
 #include "twinkle/lora/adapter.h"
+#include "twinkle/lora/gradient_memory.h"
 
 namespace twinkle {
 
@@ -89,6 +91,8 @@ class AdapterPool {
   /// Bytes of the adapters in memory, with gradients and state; and in files.
   int64_t resident_bytes() const;
   int64_t written_bytes() const;
+  /// Kept for the gradients of the next pass, beside those.
+  int64_t spare_bytes() const { return gradient_memory_->spare_bytes(); }
   int64_t times_written() const { return times_written_; }
 
  private:
@@ -115,6 +119,7 @@ class AdapterPool {
 
   const CausalLM& model_;
   AdapterPoolOptions options_;
+  std::shared_ptr<GradientMemory> gradient_memory_ = std::make_shared<GradientMemory>();
   std::map<std::string, Entry> entries_;
   std::string folder_;
   std::unique_ptr<FolderLock> folder_lock_;  // says that the folder's owner lives
