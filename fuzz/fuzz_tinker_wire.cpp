@@ -6,6 +6,7 @@
 
 #include "fuzz/fuzzing.h"
 #include "twinkle/core/json.h"
+#include "twinkle/core/number_lists.h"
 #include "twinkle/core/protobuf.h"
 #include "twinkle/serve/tinker_datum.h"
 #include "twinkle/serve/tinker_wire.h"
@@ -128,6 +129,7 @@ void check(const TrainCall& call) {
   const char* key = call.forward_only ? "forward_input" : "forward_backward_input";
   const std::string text = to_json(call, key).dump();
   require(same(tinker::parse_call(parse_json(text, "fuzz"), key), call));
+  require(same(tinker::parse_call(parse_json_packed(text, "fuzz"), key), call));
   require(same(tinker::parse_call(to_proto(call)), call));
 }
 

@@ -2,6 +2,7 @@
 
 #include <openssl/rand.h>
 
+#include "twinkle/core/number_lists.h"
 #include "twinkle/serve/disk_full.h"
 #include "twinkle/serve/limit_reply.h"
 #include "twinkle/serve/random_hex.h"
@@ -168,7 +169,9 @@ void TinkerApi::handle(const HttpRequest& request, const KeyEntry& key, HttpServ
     } else if (body.size() > kMostJson) {
       return respond(error_reply(413, "a JSON body has at most 64 MiB; send large ones as protobuf"));
     } else if (!body.empty()) {
-      call.body = parse_json(body, "body", kJsonDepth);
+      // Of these, whoever reads a long list takes it packed.
+      const bool lists = found.route == &TinkerApi::forward_backward || found.route == &TinkerApi::forward;
+      call.body = lists ? parse_json_packed(body, "body", kJsonDepth) : parse_json(body, "body", kJsonDepth);
       if (!call.body.is_object()) throw invalid_argument("the body must be an object");
     }
     (this->*found.route)(call);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/number_lists.h"
 
 namespace twinkle::serve::tinker {
 namespace {
@@ -88,6 +89,12 @@ std::vector<int32_t> tokens_of(const Json* model_input, const std::string& where
     const std::string type = text_or(chunk, "type", "encoded_text");
     if (type != "encoded_text") bad(where, "chunks of type '" + type + "' need a model that sees or hears");
     const Json* list = find(chunk, "tokens");
+    if (list != nullptr && is_packed(*list)) {
+      const auto ids = packed_integers(*list);
+      if (!ids) bad(where, "tokens must be whole numbers");
+      for (const int64_t id : *ids) tokens.push_back(token_id(id, where));
+      continue;
+    }
     if (list == nullptr || !list->is_array()) bad(where, "a text chunk needs a list 'tokens'");
     for (const auto& x : *list) {
       if (!x.is_number_integer()) bad(where, "tokens must be whole numbers");

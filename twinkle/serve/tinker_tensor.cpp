@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "twinkle/core/list_text.h"
+#include "twinkle/core/number_lists.h"
 #include "twinkle/serve/tinker_json.h"
 #include "twinkle/serve/wire.h"
 
@@ -34,10 +35,17 @@ void fill(Tensor& out, std::string_view bytes, int64_t dtype, const std::string&
   out.integral = dtype == kInt64 || dtype == kInt32;
 }
 
+std::vector<int64_t> packed_whole_numbers(const Json& list, const std::string& where) {
+  auto out = packed_integers(list);
+  if (!out) bad(where, "holds something that is not a whole number");
+  return std::move(*out);
+}
+
 std::vector<int64_t> integers_from(const Json& body, const char* key, const std::string& where) {
   std::vector<int64_t> out;
   const Json* list = find(body, key);
   if (list == nullptr) return out;
+  if (is_packed(*list)) return packed_whole_numbers(*list, where + ", " + key);
   if (!list->is_array()) bad(where, std::string("'") + key + "' must be a list");
   for (const auto& x : *list) out.push_back(whole_number(x, where + ", " + key));
   return out;
@@ -101,16 +109,23 @@ Tensor tensor_from_json(const Json& value, const std::string& where) {
   if (!value.is_object()) bad(where, "must be an object with data and dtype");
   Tensor out;
   const Json* data = find(value, "data");
-  if (data == nullptr || !data->is_array()) bad(where, "needs a list 'data'");
+  const bool packed = data != nullptr && is_packed(*data);
+  if (data == nullptr || !(packed || data->is_array())) bad(where, "needs a list 'data'");
   const std::string dtype = text_or(value, "dtype", "float32");
   out.integral = dtype == "int64" || dtype == "int32";
   if (!out.integral && dtype != "float32") bad(where, "dtype must be int64 or float32");
-  for (const auto& x : *data) {
-    if (!x.is_number()) bad(where, "holds something that is not a number");
-    if (out.integral) {
-      out.ints.push_back(whole_number(x, where));
-    } else {
-      out.floats.push_back(x.get<float>());
+  if (packed && out.integral) {
+    out.ints = packed_whole_numbers(*data, where);
+  } else if (packed) {
+    out.floats = packed_floats(*data);
+  } else {
+    for (const auto& x : *data) {
+      if (!x.is_number()) bad(where, "holds something that is not a number");
+      if (out.integral) {
+        out.ints.push_back(whole_number(x, where));
+      } else {
+        out.floats.push_back(x.get<float>());
+      }
     }
   }
   out.layout.shape = integers_from(value, "shape", where);
