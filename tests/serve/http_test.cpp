@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "tests/temp_dir.h"
@@ -122,6 +123,26 @@ TEST(Http, BoundsTheBytesOfAllBodies) {
   Client third(echo.server.port());  // what was taken is given back
   third.send(head(99'000) + std::string(99'000, 'a'));
   EXPECT_TRUE(third.read(99'005).starts_with("HTTP/1.1 200 "));
+}
+
+// Whoever answers later may still hold the body.
+TEST(Http, ABodyCountsUntilItIsLetGo) {
+  std::promise<HttpRequest> kept;
+  Echo echo({.max_bodies = 100'000}, [&](HttpRequest request, HttpServer::Respond respond) {
+    if (request.target == "/keep") kept.set_value(std::move(request));
+    respond({});
+  });
+  const auto post = [&](const std::string& target) {
+    Client client(echo.server.port());
+    client.send("POST " + target + " HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n" +
+                std::string(60'000, 'a'));
+    return client.read(0).substr(0, 12);
+  };
+  EXPECT_EQ(post("/keep"), "HTTP/1.1 200");
+  std::optional<HttpRequest> request = kept.get_future().get();
+  EXPECT_EQ(post("/x"), "HTTP/1.1 429");
+  request.reset();
+  EXPECT_EQ(post("/x"), "HTTP/1.1 200");
 }
 
 TEST(Http, SendsATarPieceByPiece) {

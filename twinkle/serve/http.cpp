@@ -39,6 +39,7 @@ bool same_name(std::string_view a, std::string_view b) {
 
 constexpr int64_t kSmallBody = 16 << 10;  // 10,000 connections may each have one
 constexpr size_t kPiece = 256 << 10;      // of a body that is made while it is sent
+constexpr size_t kReadPiece = 64 << 10;   // of a body that is read
 
 asio::ssl::context tls_context(const HttpOptions& options) {
   asio::ssl::context context(asio::ssl::context::tls_server);
@@ -232,6 +233,10 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
   void begin_body() {
     give_time(options_.body_timeout);
     parser_->eager(true);
+    // Beast reads as much as there is place for, and makes no more while there are 512 bytes.
+    const auto length = parser_->content_length();
+    const size_t expected = std::min<size_t>(length ? static_cast<size_t>(*length) : kReadPiece, kReadPiece);
+    if (expected > 0) buffer_.reserve(std::max(expected, buffer_.size()));
     read_body();
   }
 
@@ -271,15 +276,19 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
   void handle() {
     take_time_back();
     request_.body = std::move(parser_->get().body());
+    buffer_.shrink_to_fit();  // the connection may be idle for long
     done_.bytes_in = static_cast<int64_t>(request_.body.size());
     layer().expires_never();
+    if (reserved_ > 0) {
+      request_.room = std::shared_ptr<void>(
+          nullptr, [&bodies = bodies_, bytes = std::exchange(reserved_, 0)](void*) { bodies.give(bytes); });
+    }
     auto once = std::make_shared<std::atomic<bool>>(false);
     handler_(std::move(request_), [self = this->shared_from_this(), once](HttpReply reply) {
       if (once->exchange(true)) return;
       asio::dispatch(self->stream_.get_executor(),
                      [self, reply = std::move(reply)]() mutable { self->write(std::move(reply)); });
     });
-    give_back();  // the body went with the request, whenever the reply comes
   }
 
   void answer_and_close(HttpReply reply) {

@@ -25,6 +25,7 @@ struct HttpRequest {
   // The gate's: who sends it, for the log, and what is let go when the reply has been written.
   std::string who;
   std::shared_ptr<void> held;
+  std::shared_ptr<void> room;  // of the body, among those of all; let go with the request
   /// The first header of that name, whatever its case; "" when there is none.
   std::string_view header(std::string_view name) const;
   /// The target up to '?'.
