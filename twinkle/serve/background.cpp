@@ -1,11 +1,14 @@
 #include "twinkle/serve/background.h"
 
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <exception>
 
 namespace twinkle::serve {
 
-Background::Background(std::string name) : name_(std::move(name)), thread_([this] { run(); }) {}
+Background::Background(std::string name, int niceness)
+    : name_(std::move(name)), niceness_(niceness), thread_([this] { run(); }) {}
 
 Background::~Background() {
   {
@@ -35,6 +38,8 @@ void Background::wait() {
 }
 
 void Background::run() {
+  // On Linux this is of the calling thread alone. Whether it may does not matter.
+  if (niceness_ != 0) ::setpriority(PRIO_PROCESS, 0, niceness_);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });

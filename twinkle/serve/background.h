@@ -15,8 +15,8 @@ class Background {
  public:
   using Job = std::function<void()>;
 
-  /// `name` stands before its errors.
-  explicit Background(std::string name);
+  /// `name` stands before its errors. `niceness`: how far its thread steps back behind others (nice(1)).
+  explicit Background(std::string name, int niceness = 0);
   /// Carries out what is left.
   ~Background();
   Background(const Background&) = delete;
@@ -32,6 +32,7 @@ class Background {
   void run();
 
   const std::string name_;
+  const int niceness_;
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::deque<Job> jobs_;  // the first is being carried out

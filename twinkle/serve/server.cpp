@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+
 #include "twinkle/core/files.h"
 #include "twinkle/serve/limit_reply.h"
 #include "twinkle/serve/live_page.h"
@@ -41,6 +43,13 @@ bool is_loopback(std::string_view host) {
   if (name == "localhost" || name == "localhost." || name == "[::1]" || name == "::1") return true;
   in_addr address{};  // not any name that begins like one
   return ::inet_pton(AF_INET, name.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
+}
+
+// What takes milliseconds to read must not keep the threads that answer all others. What is packed may be
+// many times its size.
+bool takes_long(const HttpRequest& request) {
+  constexpr size_t kLargeBody = 128 << 10, kLargePacked = 16 << 10;
+  return request.body.size() > (request.header("content-encoding").empty() ? kLargeBody : kLargePacked);
 }
 
 bool has_body(const HttpRequest& request) {
@@ -105,9 +114,12 @@ Server::Server(ServerOptions options, MakeEngine make_engine)
   options_.http.on_reply = [this](const HttpDone& done) { replied(done); };
   http_ = std::make_unique<HttpServer>(
       options_.http, [this](HttpRequest& request) { return gate(request); },
-      [this](const HttpRequest& request, HttpServer::Respond respond) {
-        handle(request, std::move(respond));
+      [this](HttpRequest request, HttpServer::Respond respond) {
+        handle(std::move(request), std::move(respond));
       });
+  constexpr int kReaders = 2, kBehindOthers = 5;
+  for (int i = 0; i < kReaders; ++i)
+    readers_.push_back(std::make_unique<Background>("request", kBehindOthers));
   http_->start();
   follow_keys();
   follow_sessions();
@@ -124,6 +136,7 @@ Server::Server(ServerOptions options, MakeEngine make_engine)
 Server::~Server() {
   http_->stop();
   loader_.join();
+  readers_.clear();
   core_.reset();
 }
 
@@ -237,7 +250,15 @@ HttpReply Server::health(std::string_view path) const {
   return {.status = 503, .body = R"({"status":"loading"})"};
 }
 
-void Server::handle(const HttpRequest& request, HttpServer::Respond respond) {
+void Server::handle(HttpRequest request, HttpServer::Respond respond) {
+  if (!takes_long(request)) return answer(request, std::move(respond));
+  const auto idlest =
+      std::ranges::min_element(readers_, {}, [](const auto& reader) { return reader->size(); });
+  (*idlest)->add([this, request = std::make_shared<HttpRequest>(std::move(request)),
+                  respond = std::move(respond)] { answer(*request, respond); });
+}
+
+void Server::answer(const HttpRequest& request, HttpServer::Respond respond) {
   if (is_health(request.path())) return respond(health(request.path()));
   if (request.path() == "/") return respond(live_page_reply());
   if (TinkerApi::is_download(request.path())) return respond(tinker_->download(request));

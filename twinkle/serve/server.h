@@ -17,6 +17,7 @@
 #include "twinkle/serve/access_log.h"
 #include "twinkle/serve/admin_api.h"
 #include "twinkle/serve/admission.h"
+#include "twinkle/serve/background.h"
 #include "twinkle/serve/core.h"
 #include "twinkle/serve/credentials.h"
 #include "twinkle/serve/http.h"
@@ -58,7 +59,8 @@ class Server {
 
  private:
   std::optional<HttpReply> gate(HttpRequest& request);
-  void handle(const HttpRequest& request, HttpServer::Respond respond);
+  void handle(HttpRequest request, HttpServer::Respond respond);
+  void answer(const HttpRequest& request, HttpServer::Respond respond);
   Credentials::Found credential_of(const HttpRequest& request) const;
   std::string without_prefix(const std::string& target) const;
   bool allows_host(std::string_view host) const;
@@ -83,6 +85,7 @@ class Server {
   std::unique_ptr<SessionKeeper> sessions_;
   std::unique_ptr<TinkerApi> tinker_;
   std::unique_ptr<AdminApi> admin_;
+  std::vector<std::unique_ptr<Background>> readers_;  // of large bodies
   mutable std::mutex error_mutex_;
   std::string engine_error_;
   std::thread loader_;
