@@ -148,6 +148,30 @@ TEST(Core, ForgetsResultsAfterTheirTime) {
   EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
 }
 
+// Upkeep is not left undone because somebody samples at all times.
+TEST(Core, ForgetsResultsWhileSamplesGoOn) {
+  const test::TempDir dir;
+  std::atomic<double> now{1000};
+  Rig rig(dir / "data", {.result_seconds = 60, .upkeep_wait = std::chrono::milliseconds(50), .now = [&now] {
+                           return now.load();
+                         }});
+  const std::string m = rig.make_model(kAnn);
+  const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
+  EXPECT_NE(rig.result(id, kAnn), "expired");
+  rig.seen().hold_samples = true;
+  rig.submit({.kind = OpKind::kSample,
+              .owner = kAnn,
+              .target = "s:sample:0",
+              .seq = 0,
+              .body = encode(SampleCall{.prompt = {1}, .seed = 7})});
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  now = 1061;
+  for (int i = 0; i < 100 && rig.result(id, kAnn) != "expired"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(rig.result(id, kAnn), "expired");
+  rig.seen().hold_samples = false;
+}
+
 TEST(Core, RefusesMoreThanAnOwnerMayHaveWaiting) {
   const test::TempDir dir;
   Rig rig(dir / "data", {.gap_wait = std::chrono::seconds(30), .owner_operations = 3});

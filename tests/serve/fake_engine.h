@@ -23,6 +23,7 @@ class FakeEngine : public Engine {
     std::vector<std::string> train;  // "model:kind"
     std::atomic<int> step_delay_ms{0}, failures{0};
     std::string weights = "base", isa = "plain";
+    std::atomic<bool> hold_samples{false};             // they stay under way
     std::function<void(const char* moment)> on_write;  // of a snapshot: "begin", "end"; null: nobody asks
   };
   explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {
@@ -116,6 +117,10 @@ class FakeEngine : public Engine {
   }
   bool sample_pass() override {
     if (queued_.empty()) return false;
+    if (seen_->hold_samples) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return true;
+    }
     answered_.push_back(std::move(queued_.front()));
     queued_.erase(queued_.begin());
     return true;

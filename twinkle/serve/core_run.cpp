@@ -553,6 +553,7 @@ bool Core::sample_for_a_while(Clock::time_point begin, Monitor::Pass& pass) {
       return at && *at <= now;
     });
     if (training && now - begin >= share) return true;
+    if (now - begin >= options_.upkeep_wait) return true;  // somebody may sample at all times
   }
 }
 
