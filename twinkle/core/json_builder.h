@@ -32,7 +32,8 @@ class JsonBuilder {
   bool number_integer(Json::number_integer_t value) { return put(Json(value)); }
   bool number_unsigned(Json::number_unsigned_t value) { return put(Json(value)); }
   bool number_float(Json::number_float_t value, const std::string& text) {
-    if (wide_ == WideIntegers::kRefuse && text.find_first_of(".eE") == std::string::npos) throw JsonNumberTooWide{text};
+    if (wide_ == WideIntegers::kRefuse && text.find_first_of(".eE") == std::string::npos)
+      throw JsonNumberTooWide{text};
     return put(Json(value));
   }
   bool string(std::string& value) { return put(Json(std::move(value))); }

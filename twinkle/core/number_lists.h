@@ -1,5 +1,6 @@
-// Long lists of numbers in JSON. As values each number is an object of its own, which makes a request of tokens and
-// weights many times larger and slower to read than its text; here such a list is one block of bytes. Free of state.
+// Long lists of numbers in JSON. As values each number is an object of its own, which makes a request of
+// tokens and weights many times larger and slower to read than its text; here such a list is one block of
+// bytes. Free of state.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,9 @@ namespace twinkle {
 /// Lists with fewer numbers stay as they are.
 inline constexpr size_t kLeastPacked = 16;
 
-/// Like parse_json(), the same errors included, but a list of nothing but numbers, kLeastPacked or more of them, is a
-/// value for which is_packed() holds and which is nothing else: no list, no number. Numbers that 64 bits or a double
-/// do not hold exactly as parse_json() would are in no such list.
+/// Like parse_json(), the same errors included, but a list of nothing but numbers, kLeastPacked or more of
+/// them, is a value for which is_packed() holds and which is nothing else: no list, no number. Numbers that
+/// 64 bits or a double do not hold exactly as parse_json() would are in no such list.
 Json parse_json_packed(std::string_view text, std::string_view where, int max_depth = kMaxJsonDepth);
 
 bool is_packed(const Json& value);
