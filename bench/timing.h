@@ -23,4 +23,11 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+/// The value that a share `q` of all does not exceed; 0 of none.
+inline double percentile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
 }  // namespace twinkle::bench
