@@ -7,7 +7,7 @@
 namespace twinkle::ops::cpu {
 namespace {
 
-constexpr int64_t kFewRows = 24;  // two register tiles: a copy would be read little more often than made
+constexpr int64_t kRowsInPlace = 24;  // two register tiles: a copy would be read little more often than made
 
 bool same(const Extra& a, const Extra& b) { return a.up == b.up && a.rank == b.rank; }
 
@@ -96,7 +96,8 @@ void AfterChain::run(int64_t begin, int64_t end) {
     const int64_t column = panels_.begin * kPanelWidth;
     const int64_t width = std::min(columns_, panels_.end * kPanelWidth) - column;
     // What stands in panels already is read in place where few rows use it.
-    const bool direct = extra.up_n == 1 && width % kPanelWidth == 0 && extra.end - extra.begin <= kFewRows;
+    const bool direct =
+        extra.up_n == 1 && width % kPanelWidth == 0 && extra.end - extra.begin <= kRowsInPlace;
     Stretches ahead;
     if (direct ? first == extra.begin : packed_ == nullptr || !same(*packed_, extra)) {
       if (!direct) {
