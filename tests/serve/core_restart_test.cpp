@@ -69,7 +69,7 @@ TEST(CoreRestart, GoesOnOnlyOnTheBaseAndInstructionSetOfBefore) {
           "or say --accept-engine-change");
   rig.accept_engine_change(true);
   rig.reopen();
-  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 2)), R"({"metrics":{"step":1.0}})");
+  EXPECT_EQ(rig.run(Rig::step(kAnn, m, 2)), R"({"metrics":{"optimizer_step":1.0}})");
   EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
   rig.accept_engine_change(false);
   rig.reopen();  // it is the basis now
