@@ -64,6 +64,20 @@ TEST(PromptScores, ChosenTokensHaveTheTrainersBits) {
                [&] { f.ask_with({}, {{2, 259}}); });
 }
 
+TEST(PromptScores, NumbersThatAreNoneAreAnError) {
+  Fixture f;
+  for (auto& m : f.adapter->modules()) m.slot.b_Nr.fill_(1e30f);
+  SampleEngine engine(*f.tiny.model, f.tiny.tokenizer, {.kv_blocks = 40, .own_thread = false});
+  engine.add_version("a", f.adapter);
+  const SamplingParams scores{.max_tokens = 0, .prompt_logprobs = true};
+  const auto broken = engine.submit(request(f.prompt, scores, "a"));
+  const auto sound = engine.submit(request(f.prompt, scores));
+  run_all(engine);
+  EXPECT_HAS(thrown([&] { broken->wait(); }), "logits that are not numbers");
+  EXPECT_EQ(sound->wait().prompt_logprobs.size(), f.prompt.size());
+  expect_nothing_held(engine);
+}
+
 TEST(PromptScores, ASuffixIsThatOfTheWhole) {
   Fixture f;
   const SamplingParams all{.max_tokens = 1, .prompt_logprobs = true, .topk_prompt_logprobs = 3};

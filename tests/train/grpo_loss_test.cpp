@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "tests/thrown.h"
 #include "tests/train/train_testing.h"
 #include "twinkle/train/loss.h"
 
@@ -113,6 +114,19 @@ TEST(GRPOLoss, SaysWhatIsMissing) {
   c.advantages = {1};
   EXPECT_NE(message_of([&] { grpo(c.input(), {{"beta", 0.1}}); }).find("'ref_logps'"), std::string::npos);
   EXPECT_NE(message_of([&] { grpo(c.input(), {{"epsilon", -1.0}}); }).find("epsilon"), std::string::npos);
+}
+
+TEST(GRPOLoss, KnowsTheNamesOfWhatItReads) {
+  const Case c{.logprobs = {-1, -2}, .old = {-2, -1}, .advantages = {1, -1}, .cu_scored = {0, 2}};
+  LossInput in = c.input();
+  const double want = grpo(in).sum();
+  in.extras["old_logprobs"] = in.extras["old_logps"];
+  EXPECT_EQ(test::thrown([&] { grpo(in); }),
+            "[GRPOLoss] 'old_logps' and 'old_logprobs' are two names of one thing; give one");
+  in.extras.erase("old_logps");
+  EXPECT_EQ(grpo(in).sum(), want);
+  in.extras["ref_logpz"] = in.extras["advantages"];
+  EXPECT_HAS(test::thrown([&] { grpo(in); }), "got 'ref_logpz' (did you mean 'ref_logps'?)");
 }
 
 }  // namespace

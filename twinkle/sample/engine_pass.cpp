@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -147,6 +148,7 @@ void EngineState::score_prompts(const std::vector<Item>& items, const at::Tensor
   std::vector<int32_t> ids;
   ops::RowTargets targets;
   std::vector<std::function<void(float)>> take;                     // what becomes of each log-probability
+  std::vector<std::shared_ptr<SampleJob>> whose;                    // each one's job
   std::vector<std::pair<std::vector<TokenLogprob>*, int64_t>> top;  // of each row: where its likeliest go
   int64_t begin = 0, alternatives = 0;
   for (const auto& [answer, count] : items) {
@@ -180,6 +182,7 @@ void EngineState::score_prompts(const std::vector<Item>& items, const at::Tensor
         take.push_back([&drawn](float x) { drawn.logprob = x; });
       }
       answer->prompt_scored = p + 1;
+      whose.resize(take.size(), answer->job);
       if (static_cast<int64_t>(ids.size()) == first) continue;
       targets.first.push_back(first);
       rows.push_back(begin + p - answer->computed);
@@ -195,7 +198,11 @@ void EngineState::score_prompts(const std::vector<Item>& items, const at::Tensor
   out.logprob_S = at::empty({static_cast<int64_t>(ids.size())}, out.lse_S.options());
   model.score_hidden(arena, rows_of(hidden_TK, rows), lora_for(rows_of_item), targets, 1.0, out);
   const HostOutputs host(out);
-  for (size_t i = 0; i < take.size(); ++i) take[i](host.own(static_cast<int64_t>(i)));
+  for (size_t i = 0; i < take.size(); ++i) {
+    const float logprob = host.own(static_cast<int64_t>(i));
+    take[i](logprob);
+    if (std::isnan(logprob)) fail(whose[i], std::make_exception_ptr(not_numbers()));
+  }
   for (size_t row = 0; row < top.size(); ++row) {
     if (top[row].first != nullptr) *top[row].first = host.top(static_cast<int64_t>(row), top[row].second);
   }
@@ -248,7 +255,7 @@ void EngineState::draw_for_prompts(const std::vector<Item>& items, const at::Ten
         try {
           const std::vector<Picked> picked = pick_tokens(logits, params, place, streams);
           for (size_t j = 0; j < drawn.size(); ++j) drawn[j].id = picked[j].id;
-        } catch (const Error&) {  // logits that are not numbers: the log-probability says so
+        } catch (const Error&) {  // logits that are not numbers: score_prompts finds it out
         }
       }
     });
@@ -262,6 +269,10 @@ void EngineState::draw(const std::vector<Item>& items, const at::Tensor& hidden_
   int64_t begin = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     const auto& [answer, count] = items[i];
+    if (answer->state != Answer::State::kRunning) {  // its prompt could not be scored
+      begin += count;
+      continue;
+    }
     answer->computed += count;
     tenant_of(*answer).served += static_cast<double>(count);
     commit_blocks(*answer);

@@ -11,6 +11,14 @@
 #include "twinkle/kernels/isa.h"
 
 namespace twinkle {
+
+Error not_numbers() {
+  return invalid_argument(
+      "[sample] the model gave logits that are not numbers: its weights, or those of the adapter, hold NaN "
+      "or "
+      "infinity");
+}
+
 namespace {
 
 // The vocabulary is walked for every token: memory is kept from draw to draw.
@@ -37,9 +45,7 @@ void check_logits(std::span<const float> logits) {
   }
   for (; i < logits.size(); ++i) bad[0] |= logits[i] < INFINITY ? 0 : 1;
   if (std::ranges::any_of(bad, [](int32_t b) { return b != 0; })) {
-    throw invalid_argument(
-        "[sample] the model gave logits that are not numbers: its weights, or those of the adapter, hold NaN "
-        "or infinity");
+    throw not_numbers();
   }
 }
 

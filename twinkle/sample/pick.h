@@ -6,9 +6,13 @@
 #include <span>
 #include <vector>
 
+#include "twinkle/core/error.h"
 #include "twinkle/sample/sampling_params.h"
 
 namespace twinkle {
+
+/// Of logits that are NaN or infinite.
+Error not_numbers();
 
 /// Where a draw stands.
 struct PickPlace {

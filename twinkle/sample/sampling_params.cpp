@@ -27,7 +27,10 @@ std::map<int32_t, double> bias_from(const Json& given) {
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size()) throw refuse("the token id '" + key + "'");
     if (!value.is_number()) throw refuse(value.dump() + " for token " + key);
-    out[id] = value.get<double>();
+    if (!out.emplace(id, value.get<double>()).second) {
+      throw invalid_argument("[sample] 'logit_bias': token " + std::to_string(id) + " is there twice, as '" +
+                             key + "' too");
+    }
   }
   return out;
 }

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/suggest.h"
 #include "twinkle/train/loss.h"
 
 namespace twinkle {
@@ -47,12 +48,25 @@ class GRPOLoss final : public Loss {
   GRPOOptions options_;
 };
 
+// Without the policy that sampled the loss is another one, so a name that was misspelt must not pass.
+void check_names(const LossInput& in) {
+  static const std::vector<std::string> kKnown = {"advantages", "old_logps", "old_logprobs", "ref_logps",
+                                                  "ref_logprobs"};
+  for (const auto& [name, value] : in.extras) {
+    if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
+    throw invalid_argument("[GRPOLoss] reads 'advantages', 'old_logps' and 'ref_logps', got '" + name + "'" +
+                           did_you_mean(name, kKnown));
+  }
+}
+
 LossOutput GRPOLoss::operator()(const LossInput& in) const {
   const auto values = [&](const std::string& name) {
     return in.extra(name, "GRPOLoss").const_data_ptr<float>();
   };
   const float* advantage = values("advantages");
-  const float* old = in.extras.contains("old_logps") ? values("old_logps") : nullptr;
+  check_names(in);
+  const at::Tensor* given = in.find_extra("old_logps", "GRPOLoss");
+  const float* old = given != nullptr ? given->const_data_ptr<float>() : nullptr;
   const float* ref = options_.beta != 0 ? values("ref_logps") : nullptr;
   const float* lp = in.logprob_S.const_data_ptr<float>();
   const float* w = in.weights_S.const_data_ptr<float>();
@@ -92,7 +106,9 @@ LossOutput GRPOLoss::operator()(const LossInput& in) const {
 const Registry<Loss>::Add grpo{
     {.name = "GRPOLoss",
      .help = "Clipped policy gradient with group-relative advantages. Reads 'advantages' and, when given, "
-             "'old_logps' (of the policy that sampled; else the current one) and 'ref_logps' (for beta).",
+             "'old_logps' or 'old_logprobs' (of the policy that sampled; else the current one) and "
+             "'ref_logps' (for "
+             "beta).",
      .params =
          {{.name = "epsilon",
            .type = ParamType::kFloat,

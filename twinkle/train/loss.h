@@ -32,8 +32,11 @@ struct LossInput {
 
   int64_t num_sequences() const { return cu_scored.empty() ? 0 : static_cast<int64_t>(cu_scored.size()) - 1; }
   int64_t num_scored() const { return cu_scored.empty() ? 0 : cu_scored.back(); }
-  /// The named extra; invalid_argument "[`loss`] needs '...'" when the caller gave none.
+  /// The named extra; invalid_argument "[`loss`] needs '...'" when the caller gave none. "old_logps" and
+  /// "ref_logps" may also be called "old_logprobs" and "ref_logprobs", but not both.
   const at::Tensor& extra(const std::string& name, std::string_view loss) const;
+  /// The same; null when there is none.
+  const at::Tensor* find_extra(const std::string& name, std::string_view loss) const;
 };
 
 struct LossOutput {

@@ -1,4 +1,6 @@
 // Declarations of sample, score, merge, export and doctor.
+#include <algorithm>
+
 #include "twinkle/cli/command.h"
 #include "twinkle/cli/options.h"
 #include "twinkle/core/error.h"
@@ -29,6 +31,19 @@ ArgGroup template_to_use() {
   return group;
 }
 
+// A second one must not take the place of the first in silence.
+ArgGroup model_with_adapters(const std::string& help) {
+  ArgGroup model = model_to_use();
+  for (auto& spec : model.args) {
+    if (spec.param.name != "adapter") continue;
+    spec.param.type = ParamType::kStringList;
+    spec.param.default_value = Json::array();
+    spec.param.help = help;
+    spec.repeats = true;
+  }
+  return model;
+}
+
 std::vector<ArgGroup> sample_groups() {
   ArgGroup input{"InputArgs", "Prompt", {}};
   input.args = {
@@ -41,14 +56,8 @@ std::vector<ArgGroup> sample_groups() {
                "sampling in a row count for that row. One line of JSON a row."),
       arg("stream", ParamType::kBool, true, "Print text as it is made."),
       arg("compare", ParamType::kBool, false, "Answers of the base and of every --adapter side by side.")};
-  ArgGroup model = model_to_use();
-  for (auto& spec : model.args) {
-    if (spec.param.name != "adapter") continue;
-    spec.param.type = ParamType::kStringList;
-    spec.param.default_value = Json::array();
-    spec.param.help = "LoRA adapter folder (PEFT) or checkpoint to apply; several with --compare.";
-    spec.repeats = true;
-  }
+  ArgGroup model =
+      model_with_adapters("LoRA adapter folder (PEFT) or checkpoint to apply; several with --compare.");
   return {input, model, sampling_args(), template_to_use(), machine_args(), program_args()};
 }
 
@@ -72,6 +81,10 @@ void check_sample(const ParsedArgs& args) {
     throw invalid_argument("[" + args.source("adapter") +
                            "] 'adapter': several answer side by side with --compare, one without");
   }
+  std::vector<std::string> adapters = args.get_strings("adapter");
+  std::ranges::sort(adapters);
+  if (const auto twice = std::ranges::adjacent_find(adapters); twice != adapters.end())
+    throw invalid_argument("[" + args.source("adapter") + "] 'adapter': '" + *twice + "' is given twice");
 }
 
 const AddCommand sample({
@@ -88,6 +101,11 @@ const AddCommand sample({
     .order = 30,
 });
 
+void check_score(const ParsedArgs& args) {
+  if (args.get("adapter").size() > 1)
+    throw invalid_argument("[" + args.source("adapter") + "] 'adapter': give one; score each on its own");
+}
+
 std::vector<ArgGroup> score_groups() {
   ArgGroup input{"InputArgs", "Rows", {}};
   input.args = {
@@ -95,7 +113,8 @@ std::vector<ArgGroup> score_groups() {
       path_arg("output", "Where the rows go (default: standard output).")};
   ArgGroup chat = template_to_use();
   chat.remove("use_chat_template");
-  return {input, model_to_use(), chat, machine_args(), program_args()};
+  return {input, model_with_adapters("LoRA adapter folder (PEFT) or checkpoint to apply."), chat,
+          machine_args(), program_args()};
 }
 
 const AddCommand score({
@@ -108,6 +127,7 @@ const AddCommand score({
     .usage = "[INPUT] [options]",
     .positionals = {"input"},
     .groups = score_groups,
+    .check = check_score,
     .order = 40,
 });
 

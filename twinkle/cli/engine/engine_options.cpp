@@ -56,8 +56,9 @@ std::unique_ptr<CausalLM> load_model(const ParsedArgs& args, at::Device device) 
 }
 
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model) {
-  if (!args.has("adapter")) return nullptr;
-  return load_adapter(args, model, args.get_string("adapter"));
+  const Json& given = args.get("adapter");  // a path, or a list of one
+  if (!args.has("adapter") || given.empty()) return nullptr;
+  return load_adapter(args, model, (given.is_array() ? given.at(0) : given).get<std::string>());
 }
 
 std::unique_ptr<Adapter> load_adapter(const ParsedArgs& args, const CausalLM& model,
