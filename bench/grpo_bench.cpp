@@ -153,16 +153,15 @@ int main(int argc, char** argv) try {
                      {"loss", *results[0].output.loss},
                      {"grad_norm", results[1].step.grad_norm.value_or(0)}};
   }
-  const Json out = {
-      {"program", "twinkle"},
-      {"isa", std::string(isa_name(active_isa()))},
-      {"prompt_tokens", num_prompts * prompt_tokens},
-      {"answer_tokens", num_prompts * num_answers * answer_tokens},
-      {"tokens", tokens},
-      {"sampling_s", sampling},
-      {"training", training},
-      {"limit_gflops", model->model().holds_bf16() ? measure_bf16_gflops() : measure_fma_gflops()},
-      {"peak_rss_mb", static_cast<double>(peak_resident_bytes()) / (1 << 20)}};
+  const Json out = {{"program", "twinkle"},
+                    {"isa", std::string(isa_name(active_isa()))},
+                    {"prompt_tokens", num_prompts * prompt_tokens},
+                    {"answer_tokens", num_prompts * num_answers * answer_tokens},
+                    {"tokens", tokens},
+                    {"sampling_s", sampling},
+                    {"training", training},
+                    {"limit_gflops", measure_limit_gflops(model->model().holds_bf16())},
+                    {"peak_rss_mb", static_cast<double>(peak_resident_bytes()) / (1 << 20)}};
   std::printf("%s\n", out.dump().c_str());
 } catch (const std::exception& e) {
   return std::fprintf(stderr, "%s\n", e.what()), 1;

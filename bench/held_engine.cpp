@@ -1,8 +1,9 @@
 // An engine for the server's benches, in the place of the one that computes (libtwinkle_server_engine.so), so
 // that what the server itself does is measured. HELD_ENGINE says how it behaves:
-//   never   it does not get ready: everything is accepted and nothing is carried out, as while a large model
-//   loads FILE    ready at once; samples are held back until the file exists, then each is answered with the
-//   prompt
+//   never: it does not get ready. Everything is accepted, nothing carried out.
+//
+//   FILE: ready at once. Samples are held until the file exists; each is then answered with its prompt.
+//
 // bench/compare serve starts twinkle-server with it.
 #include <unistd.h>
 

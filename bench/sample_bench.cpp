@@ -143,7 +143,7 @@ int main(int argc, char** argv) try {
       bytes_of_step(*model, static_cast<double>(length) + static_cast<double>(decode) / 2);
   const double read = measure_read_gbs();
   const double rate = step_bytes * static_cast<double>(decode) / decode_seconds / 1e9;
-  const double limit = model->holds_bf16() ? measure_bf16_gflops() : measure_fma_gflops(),
+  const double limit = measure_limit_gflops(model->holds_bf16()),
                gflops = flops_of(*model, stats.computed_tokens, tokens) / seconds / 1e9;
   const Json out = {{"program", "twinkle"},
                     {"isa", std::string(isa_name(active_isa()))},

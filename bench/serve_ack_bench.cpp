@@ -5,10 +5,10 @@
 // many records of that size, made durable with one sync a group of CONNECTIONS, in FOLDER. bench/compare
 // serve runs it on twinkle-server and on the peer.
 //
-//   serve_ack_bench PORT MODELS [--key KEY] [--wire json|proto] [--requests N] [--connections N] [--body
-//   BYTES]
-//                   [--folder FOLDER]
-//   MODELS: a file with a model id a line, one for each connection at least. Prints one JSON object.
+//   serve_ack_bench PORT MODELS [options]
+//   --key KEY, --wire json|proto, --requests N, --connections N, --body BYTES, --folder FOLDER
+//
+// MODELS: a file with a model id a line, one for each connection at least. Prints one JSON object.
 #include <fcntl.h>
 
 #include <cstdio>

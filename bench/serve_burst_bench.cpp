@@ -4,10 +4,10 @@
 // when it was due. Beside it stand a quiet second before, and the machine's limit: as many bytes written to
 // FOLDER and synced once for each CONNECTIONS bodies.
 //
-//   serve_burst_bench PORT MODELS SESSION [--key KEY] [--wire json|proto] [--bodies N] [--size BYTES]
-//   [--connections N]
-//                     [--folder FOLDER]
-//   MODELS: a file with a model id a line, one for each connection at least. Prints one JSON object.
+//   serve_burst_bench PORT MODELS SESSION [options]
+//   --key KEY, --wire json|proto, --bodies N, --size BYTES, --connections N, --folder FOLDER
+//
+// MODELS: a file with a model id a line, one for each connection at least. Prints one JSON object.
 #include <fcntl.h>
 
 #include <atomic>

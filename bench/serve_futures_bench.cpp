@@ -5,9 +5,11 @@
 // asked. A look at healthz is due every 10 ms all the time. The machine's limit beside it: as many looks a
 // second as the server answers on one connection when nothing else goes on.
 //
-//   serve_futures_bench PORT SAMPLERS FILE [--futures N] [--connections N] [--polls N] [--hold SECONDS]
-//   SAMPLERS: a file with "KEY SAMPLER" a line; FILE is made when the engine is to go on. Prints one JSON
-//   object.
+//   serve_futures_bench PORT SAMPLERS FILE [options]
+//   --futures N, --connections N, --polls N, --hold SECONDS
+//
+// SAMPLERS: a file with "KEY SAMPLER" a line; FILE is made when the engine is to go on. Prints one JSON
+// object.
 #include <cstdio>
 #include <fstream>
 #include <unordered_map>

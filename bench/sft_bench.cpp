@@ -131,7 +131,7 @@ int main(int argc, char** argv) try {
   }
   const double seconds = seconds_since(start);
   const double peak_mb = static_cast<double>(peak_resident_bytes()) / (1 << 20);
-  const double limit = model.model().holds_bf16() ? measure_bf16_gflops() : measure_fma_gflops();
+  const double limit = measure_limit_gflops(model.model().holds_bf16());
   const Json out = {{"program", "twinkle"},
                     {"isa", std::string(isa_name(active_isa()))},
                     {"tokens", tokens},

@@ -49,7 +49,7 @@ inline std::vector<Isa> vector_isas() {
   return out;
 }
 
-/// All that are not plain ATen: AMX too, which rounds its inputs to bf16.
+/// All that are not plain ATen; some round inputs to bf16 (rounds_inputs()).
 inline std::vector<Isa> fast_isas() {
   std::vector<Isa> out;
   for (const Isa isa : available_isas()) {
@@ -58,7 +58,6 @@ inline std::vector<Isa> fast_isas() {
   return out;
 }
 
-/// Puts the instruction set and the number of threads back at the end of a test.
 /// A way in which products of the base are computed: an instruction set, and how the weights are held.
 struct ProductKind {
   Isa isa;
@@ -75,6 +74,7 @@ inline std::vector<ProductKind> product_kinds() {
   return out;
 }
 
+/// Puts the instruction set and the number of threads back at the end of a test.
 struct RestoreMachine {
   Isa isa = active_isa();
   int threads = num_threads();

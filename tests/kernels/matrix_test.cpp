@@ -21,7 +21,7 @@ double error_of(const at::Tensor& got, const at::Tensor& exact, const at::Tensor
   return ((got.to(at::kDouble) - exact).abs() / (size + 1e-20)).max().item<double>();
 }
 
-// AMX rounds its inputs to bf16, all else computes in fp32.
+// Where inputs are rounded to bf16 (AMX; weights in bf16 under avx512bf16); all else computes in fp32.
 double tolerance(Isa isa) { return rounds_inputs(isa, true) ? 8e-3 : 4e-6; }
 
 struct Shape {
@@ -397,7 +397,7 @@ TEST_F(MatrixTest, ThreadsRunsAndInstructionSetsAgree) {
         for (size_t i = 0; i < one.size(); ++i)
           EXPECT_TRUE(same_bits(one[i], again[i])) << isa_name(isa) << " " << i;
       }
-      if (rounds_inputs(isa, true)) continue;  // rounds its inputs
+      if (rounds_inputs(isa, true)) continue;
       if (first.empty()) first = one;
       for (size_t i = 0; i < one.size(); ++i)
         EXPECT_TRUE(same_bits(one[i], first[i])) << isa_name(isa) << " " << i;

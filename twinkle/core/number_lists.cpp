@@ -5,10 +5,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <span>
 #include <utility>
 
-#include "twinkle/core/error.h"
 #include "twinkle/core/json_builder.h"
 
 namespace twinkle {
@@ -20,9 +18,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 constexpr int64_t kMostExact = int64_t{1} << 53;  // whole numbers up to here are doubles
-constexpr std::array<double, 23> kPowersOfTen = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                                 1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                                 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+constexpr std::array<double, 16> kPowersOfTen = {1e0, 1e1, 1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                                 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15};
 
 // A text whose long lists of numbers are taken out. In each one's place stands a number whose text begins
 // with kMark, so nlohmann's parser reads and checks all the rest.

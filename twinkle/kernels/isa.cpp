@@ -92,7 +92,9 @@ std::vector<Isa> available_isas() {
   return isas;
 }
 
-bool rounds_inputs(Isa isa, bool bf16) { return isa == Isa::kAmx || (isa == Isa::kAvx512Bf16 && bf16); }
+bool rounds_inputs(Isa isa, bool weights_are_bf16) {
+  return isa == Isa::kAmx || (isa == Isa::kAvx512Bf16 && weights_are_bf16);
+}
 
 Isa active_isa() {
   int isa = active.load(std::memory_order_relaxed);

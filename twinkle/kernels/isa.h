@@ -13,8 +13,9 @@ enum class Isa { kPlain, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 std::string_view isa_name(Isa isa);  // "plain", "avx2", "avx512", "avx512bf16", "amx"
 std::vector<Isa> available_isas();   // on this processor, from plain up
-/// Whether products with the base's weights round their inputs to bf16: with `bf16` weights, or any others.
-bool rounds_inputs(Isa isa, bool bf16);
+/// Whether a product with the base's weights rounds the other factor to bf16, as it is or is not bf16 that
+/// the weights are held in.
+bool rounds_inputs(Isa isa, bool weights_are_bf16);
 Isa active_isa();         // invalid_argument when TWINKLE_ISA names none or one that is not there
 void force_isa(Isa isa);  // tests and --isa; same errors
 

@@ -16,6 +16,10 @@ MachineLimits measure_machine();
 /// The parts, each the best of a few short runs.
 double measure_fma_gflops();
 double measure_bf16_gflops();
+/// The limit of products with weights held in bf16 or in any other type, GFLOP/s.
+inline double measure_limit_gflops(bool bf16_weights) {
+  return bf16_weights ? measure_bf16_gflops() : measure_fma_gflops();
+}
 double measure_product_gflops();
 double measure_copy_gbs();
 

@@ -55,7 +55,8 @@ class CausalLM {
   /// Every weight in file order; the tied head is not listed apart.
   std::vector<Parameter>& parameters();
   const std::vector<Parameter>& parameters() const;
-  bool holds_bf16() const;  // matrices in memory
+  /// Whether any weight matrix is held in bf16.
+  bool holds_bf16() const;
   /// fp32 gradients for every weight (full training); zeroed. Weights are converted to fp32 storage first.
   void make_trainable();
   void zero_grad();

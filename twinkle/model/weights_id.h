@@ -25,8 +25,7 @@ class WeightsId {
 
 /// Reads all weights once.
 std::string weights_id(const CausalLM& model);
-/// Reads the first 4 KiB of every tensor: tells models apart whose tensors all differ, as one that was
-/// trained further.
+/// Reads the first 4 KiB of every tensor: quick at a start. A change past them is not seen.
 std::string weights_sample_id(const CausalLM& model);
 
 /// What a model computes beside its weights, by name.

@@ -38,7 +38,7 @@ void Background::wait() {
 }
 
 void Background::run() {
-  // On Linux this is of the calling thread alone. Whether it may does not matter.
+  // On Linux this sets the calling thread only. Failure is ignored: it then runs like the others.
   if (niceness_ != 0) ::setpriority(PRIO_PROCESS, 0, niceness_);
   std::unique_lock lock(mutex_);
   for (;;) {

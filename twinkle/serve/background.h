@@ -1,5 +1,5 @@
-// Work that nobody waits for, one job after the other on a thread of its own. A job's error goes to stderr.
-// Thread-safe; a job may add others.
+// Jobs carried out one after the other on a thread of its own, so that who adds one need not wait. A job's
+// error goes to stderr. Thread-safe; a job may add others.
 #pragma once
 
 #include <condition_variable>

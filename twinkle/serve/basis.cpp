@@ -11,14 +11,22 @@ void check_basis(const std::string& data_dir, const EngineInfo& engine, bool has
   if (file_exists(path)) {
     const Json before = read_json_file(path);
     if (before == now) return;
+    const auto named = [&](const char* key) { return before.contains(key) && before.at(key).is_string(); };
+    if (!before.is_object() || !named("weights") || !named("isa")) {
+      throw unavailable("[data_dir] '" + path +
+                        "' is damaged; restore it, or remove it to go on with the present engine");
+    }
     if (has_models && !accept_change) {
-      const std::string isa = before.value("isa", std::string());
-      const bool other_weights = before.value("weights", std::string()) != engine.weights;
-      throw conflict("[data_dir] '" + data_dir + "' holds models that were trained on " +
-                     (other_weights ? "other weights of the base (another model, or held in another --dtype)"
-                                    : "the instruction set " + isa + ", not " + engine.isa) +
-                     "; they would go on with other numbers. Start as before" +
-                     (other_weights ? "" : " (TWINKLE_ISA=" + isa + ")") +
+      const std::string isa = before.at("isa");
+      const bool other_weights = before.at("weights") != engine.weights, other_isa = isa != engine.isa;
+      std::string trained_on, start = "Start as before";
+      if (other_weights) trained_on = "other weights of the base (another model, or held in another --dtype)";
+      if (other_isa) {
+        trained_on += (other_weights ? " and " : "") + ("the instruction set " + isa + ", not " + engine.isa);
+        start += " (TWINKLE_ISA=" + isa + ")";
+      }
+      throw conflict("[data_dir] '" + data_dir + "' holds models that were trained on " + trained_on +
+                     "; they would go on with other numbers. " + start +
                      ", use another --data-dir, or say --accept-engine-change");
     }
   }

@@ -23,8 +23,8 @@ namespace twinkle::serve {
 struct EngineInfo {
   int64_t context = 0;  // most tokens of a sequence
   int64_t max_rank = 0;
-  // Names for what its numbers depend on beside requests: the base's weights as they are held, and the
-  // instruction set.
+  // Names of the base's weights as they are held and of the instruction set; its numbers depend on nothing
+  // else but the requests.
   std::string weights, isa;
 };
 

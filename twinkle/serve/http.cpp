@@ -280,7 +280,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
     done_.bytes_in = static_cast<int64_t>(request_.body.size());
     layer().expires_never();
     if (reserved_ > 0) {
-      request_.room = std::shared_ptr<void>(
+      request_.body_share = std::shared_ptr<void>(
           nullptr, [&bodies = bodies_, bytes = std::exchange(reserved_, 0)](void*) { bodies.give(bytes); });
     }
     auto once = std::make_shared<std::atomic<bool>>(false);

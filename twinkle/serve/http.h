@@ -25,7 +25,7 @@ struct HttpRequest {
   // The gate's: who sends it, for the log, and what is let go when the reply has been written.
   std::string who;
   std::shared_ptr<void> held;
-  std::shared_ptr<void> room;  // of the body, among those of all; let go with the request
+  std::shared_ptr<void> body_share;  // what the body takes of max_bodies; given back when the request goes
   /// The first header of that name, whatever its case; "" when there is none.
   std::string_view header(std::string_view name) const;
   /// The target up to '?'.
@@ -62,7 +62,8 @@ struct HttpOptions {
   int port = 0;  // 0: any
   int threads = 2;
   int64_t max_body = 256 << 20;
-  int64_t max_bodies = int64_t{1} << 30;  // of all that are being read; small ones are not counted
+  // Bytes of all bodies until their requests are let go; bodies of at most 16 KiB are not counted.
+  int64_t max_bodies = int64_t{1} << 30;
   int64_t max_head = 32 << 10;
   int64_t max_connections = 10000;
   std::chrono::seconds head_timeout{30}, body_timeout{120}, idle_timeout{120}, write_timeout{60};

@@ -45,11 +45,11 @@ bool is_loopback(std::string_view host) {
   return ::inet_pton(AF_INET, name.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
 }
 
-// What takes milliseconds to read must not keep the threads that answer all others. What is packed may be
+// What takes milliseconds to read must not keep the threads that answer all others. A compressed body may be
 // many times its size.
 bool takes_long(const HttpRequest& request) {
-  constexpr size_t kLargeBody = 128 << 10, kLargePacked = 16 << 10;
-  return request.body.size() > (request.header("content-encoding").empty() ? kLargeBody : kLargePacked);
+  constexpr size_t kLargeBody = 128 << 10, kLargeCompressed = 16 << 10;
+  return request.body.size() > (request.header("content-encoding").empty() ? kLargeBody : kLargeCompressed);
 }
 
 bool has_body(const HttpRequest& request) {

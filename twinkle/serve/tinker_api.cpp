@@ -169,7 +169,7 @@ void TinkerApi::handle(const HttpRequest& request, const KeyEntry& key, HttpServ
     } else if (body.size() > kMostJson) {
       return respond(error_reply(413, "a JSON body has at most 64 MiB; send large ones as protobuf"));
     } else if (!body.empty()) {
-      // Of these, whoever reads a long list takes it packed.
+      // Their readers take long lists as blocks of bytes.
       const bool lists = found.route == &TinkerApi::forward_backward || found.route == &TinkerApi::forward;
       call.body = lists ? parse_json_packed(body, "body", kJsonDepth) : parse_json(body, "body", kJsonDepth);
       if (!call.body.is_object()) throw invalid_argument("the body must be an object");

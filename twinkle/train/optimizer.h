@@ -1,5 +1,6 @@
 // Optimizers over flat fp32 storages. Components of kind "optimizer", named and computed as in torch.optim.
-// Every update is element-wise with a fixed formula, so its bits do not depend on threads. Not thread-safe.
+// Every update is element-wise with a fixed formula, so its bits do not depend on threads. step() and all
+// else are for one thread at a time; update() is not, see there.
 //
 // Between steps the state is kept in fp32 or bf16 (the option `state_dtype`). A step computes in fp32 either
 // way: bf16 state is widened, and what it becomes is rounded to nearest even when it is put away; the weights
@@ -95,8 +96,8 @@ class Optimizer {
   virtual std::vector<std::string> slots() const = 0;
   /// Refuses what this optimizer has no use for.
   virtual void check(const StepHyper& hyper) const = 0;
-  /// Updates one parameter, or a piece of one; `state` is fp32; `step` is 1 for the first. Several threads
-  /// ask for different pieces at a time.
+  /// Updates one parameter, or a piece of one; `state` is fp32; `step` is 1 for the first. Called by several
+  /// threads at a time, each with another piece: it must change nothing but its arguments.
   virtual void update(TrainedTensor& param, std::vector<at::Tensor>& state, const StepHyper& hyper,
                       int64_t step) = 0;
 

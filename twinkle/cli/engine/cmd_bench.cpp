@@ -120,9 +120,7 @@ class TenantsBench {
   }
 
   // What this machine can do at most in products with the weights as they are held.
-  double limit_gflops() const {
-    return model_->model().holds_bf16() ? measure_bf16_gflops() : measure_fma_gflops();
-  }
+  double limit_gflops() const { return measure_limit_gflops(model_->model().holds_bf16()); }
 
   Json run() {
     Json out = {{"program", "twinkle"},          {"isa", std::string(isa_name(active_isa()))},

@@ -17,6 +17,7 @@ namespace twinkle::ops::cpu {
 namespace {
 
 constexpr int64_t kReduceBlock = 640;                // most steps of a chain between two visits of C
+constexpr int64_t kLeastPanels = 4;                  // of a task with few rows
 constexpr int64_t kCacheFloats = int64_t{72} << 10;  // what of A or B is to stay in the second cache
 
 // Steps of a chain between two visits of C, in even shares.
@@ -261,7 +262,7 @@ void multiply(const Product& product) {
   const bool direct = few || (w.type != WeightType::kFloat && widening_is_free());
   const Cut cut = direct ? cut_for_direct(block) : cut_for_wide(block);
   if (few) block = std::max<int64_t>(1, w.cols);  // straight from memory, all of k at once
-  const Plan plan = few ? plan_few_rows(product.rows, w.rows, w.cols, cut, 4)
+  const Plan plan = few ? plan_few_rows(product.rows, w.rows, w.cols, cut, kLeastPanels)
                         : make_plan(product.rows, w.rows, w.cols, cut);
   run_plan(product, plan, w.rows, w.cols, block, Straight{table, w, direct, !direct || few});
 }

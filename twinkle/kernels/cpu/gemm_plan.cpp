@@ -77,11 +77,11 @@ Plan make_plan(int64_t rows, int64_t columns, int64_t reduced, Cut cut) {
   return plan;
 }
 
-Plan plan_few_rows(int64_t rows, int64_t columns, int64_t reduced, Cut cut, int64_t panels) {
+Plan plan_few_rows(int64_t rows, int64_t columns, int64_t reduced, Cut cut, int64_t least_panels) {
   Plan plan = make_plan(rows, columns, reduced, cut);
   plan.row_blocks = 1;
   plan.groups =
-      std::clamp<int64_t>(plan.panels / panels, 1, std::max<int64_t>(plan.groups, 8 * num_threads()));
+      std::clamp<int64_t>(plan.panels / least_panels, 1, std::max<int64_t>(plan.groups, 8 * num_threads()));
   if (rows * columns * reduced < (int64_t{1} << 16)) plan.groups = 1;
   return plan;
 }

@@ -52,8 +52,8 @@ struct Cut {
 };
 
 Plan make_plan(int64_t rows, int64_t columns, int64_t reduced, Cut cut = {});
-/// All rows in one block: each panel is read once. A group has at least `panels` panels.
-Plan plan_few_rows(int64_t rows, int64_t columns, int64_t reduced, Cut cut, int64_t panels);
+/// All rows in one block: each panel is read once. A group has at least so many panels.
+Plan plan_few_rows(int64_t rows, int64_t columns, int64_t reduced, Cut cut, int64_t least_panels);
 
 /// Adds the low-rank steps and then the bias to rows of C, for the columns of some panels. One a task.
 class AfterChain {

@@ -13,7 +13,8 @@ namespace twinkle::ops::cpu {
 namespace {
 
 constexpr int64_t kBlockSteps = 16;  // steps of B packed at once: 512 of the reduced index
-constexpr int64_t kFewRows = 8;      // B is read once
+constexpr int64_t kFewRows = 8;      // up to here one block of rows, so that B is read once
+constexpr int64_t kLeastPanels = 6;  // of a task with few rows: its streams through memory begin seldom
 constexpr int64_t kLowRows = 64;  // their part of a panel's chains stays in the cache with all steps at once
 std::atomic<bool> emulated{false};
 
@@ -47,7 +48,7 @@ void pack_bf16_transposed(WeightType, const void* in0, const void* in1, int64_t 
 }
 #endif
 
-Way way() {
+Way way_in_use() {
   const KernelTable& table = kernels();
 #if defined(__x86_64__)
   if (!emulated.load(std::memory_order_relaxed)) {
@@ -89,7 +90,7 @@ bool tiles_in_use(WeightType type) {
 void emulate_tiles(bool on) { emulated.store(on); }
 
 void multiply_in_tiles(const Product& product, bool transposed) {
-  const Way way = cpu::way();
+  const Way way = way_in_use();
   const Weights& w = product.w;
   const int64_t columns = transposed ? w.cols : w.rows, reduced = transposed ? w.rows : w.cols;
   const int64_t steps = ceil_div(reduced, kTileStep), row_tiles = ceil_div(product.rows, 16);
@@ -102,8 +103,8 @@ void multiply_in_tiles(const Product& product, bool transposed) {
   });
   const bool as_they_stand = way.reads_panels && !transposed && reduced % kTileStep == 0;
   const bool few = as_they_stand && product.rows <= kFewRows;
-  const Plan plan =
-      few ? plan_few_rows(product.rows, columns, reduced, {}, 6) : make_plan(product.rows, columns, reduced);
+  const Plan plan = few ? plan_few_rows(product.rows, columns, reduced, {}, kLeastPanels)
+                        : make_plan(product.rows, columns, reduced);
   const int64_t block_steps =
       as_they_stand && product.rows <= kLowRows ? std::max<int64_t>(1, steps) : kBlockSteps;
   parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {

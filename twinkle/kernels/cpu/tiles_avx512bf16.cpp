@@ -1,5 +1,6 @@
 // Blocks of products by VDPBF16PS, which adds the products of two pairs of bf16 to an fp32 sum. Compiled with
-// its flags and called only where isa.cpp found it.
+// its flags and called only where isa.cpp found it. An element is one fp32 chain over the pairs in ascending
+// order, of each pair the odd element first, from zero or from what C holds (TileBlock::from_zero).
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
