@@ -108,6 +108,15 @@ TEST(Engine, EndsAtTokensStringsAndLengths) {
   EXPECT_EQ(cut.text, whole.text.substr(0, at));
   EXPECT_EQ(cut.tokens, std::vector<int32_t>(whole.tokens.begin(), whole.tokens.begin() + at + 3));
   EXPECT_EQ(cut.stop_reason, "stop");
+  // Begun before min_tokens and completed after it counts; completed before it does not.
+  params.stop = {text};
+  for (int64_t more = 0; more <= 3; ++more) {
+    params.min_tokens = static_cast<int64_t>(at) + more;
+    EXPECT_EQ(ask(engine, request(prompt, params)).sequences[0].tokens, cut.tokens) << params.min_tokens;
+  }
+  params.min_tokens = static_cast<int64_t>(at) + 4;
+  EXPECT_GT(ask(engine, request(prompt, params)).sequences[0].tokens.size(), cut.tokens.size());
+  params.min_tokens = 0;
   params.stop.clear();
 
   // The end of a turn, unless it is ignored; named as a string it is the token.
@@ -419,6 +428,32 @@ TEST(AnswerText, HoldsBackWhatMayBecomeAStopStringAndHalfCharacters) {
   early.push('x', true);
   early.finish();
   EXPECT_EQ(early.text(), "x") << "what was held back is text in the end";
+}
+
+TEST(AnswerText, CountsAStopStringByWhereItEnds) {
+  const auto tokenizer = Tokenizer::from_json(tiny_tokenizer(), tiny_tokenizer_config(), "test");
+  AnswerText across(tokenizer, {"bc"});
+  EXPECT_FALSE(across.push('a', false));
+  EXPECT_FALSE(across.push('b', false));
+  EXPECT_EQ(across.take(), "a") << "the other may become a stop string";
+  EXPECT_TRUE(across.push('c', true));
+  across.finish();
+  EXPECT_EQ(across.text(), "a");
+  AnswerText before(tokenizer, {"bc"});
+  for (const char c : {'b', 'c'}) EXPECT_FALSE(before.push(c, false));
+  EXPECT_EQ(before.take(), "bc");
+  EXPECT_FALSE(before.push('d', true));
+  EXPECT_EQ(before.take(), "d");
+  // Held back for the sake of a longer one, the short one still came too early.
+  for (const bool longer : {false, true}) {
+    AnswerText both(tokenizer, {"bc", "bcde"});
+    for (const char c : {'b', 'c'}) EXPECT_FALSE(both.push(c, false));
+    EXPECT_EQ(both.take(), "");
+    EXPECT_FALSE(both.push('d', true));
+    EXPECT_EQ(both.push(longer ? 'e' : 'f', true), longer);
+    both.finish();
+    EXPECT_EQ(both.text(), longer ? "" : "bcdf");
+  }
 }
 
 }  // namespace

@@ -28,15 +28,17 @@ AnswerText::AnswerText(const std::shared_ptr<const Tokenizer>& tokenizer, std::v
 
 bool AnswerText::push(int32_t id, bool may_stop) {
   if (decoder_ == nullptr) return false;
+  const size_t before = held_.size();
   held_ += decoder_->push(id);
-  size_t safe = held_.size();
-  if (may_stop) {
-    size_t first = std::string::npos;
-    for (const auto& stop : stops_) first = std::min(first, held_.find(stop));
-    stopped_ = first != std::string::npos;
-    if (stopped_) held_.resize(first);
-    safe = stopped_ ? first : safe_length(held_, stops_);
+  size_t first = std::string::npos;
+  for (const auto& stop : stops_) {
+    if (!may_stop) break;
+    // One that ends in what was held back already came too early to count.
+    first = std::min(first, held_.find(stop, before < stop.size() ? 0 : before - stop.size() + 1));
   }
+  stopped_ = first != std::string::npos;
+  if (stopped_) held_.resize(first);
+  const size_t safe = stopped_ ? first : safe_length(held_, stops_);
   text_ += held_.substr(0, safe);
   held_.erase(0, safe);
   return stopped_;

@@ -15,7 +15,8 @@ class AnswerText {
   /// Without a tokenizer there is no text.
   AnswerText(const std::shared_ptr<const Tokenizer>& tokenizer, std::vector<std::string> stops);
 
-  /// Adds a token; true when it completes a stop string (`may_stop` false: none is looked for).
+  /// Adds a token; true when it completes a stop string. With `may_stop` false one that it completes is text,
+  /// one that it only begins may still be completed by a later token.
   bool push(int32_t id, bool may_stop);
   /// Nothing more comes: what was held back is text, unless a stop string cut it off.
   void finish();
