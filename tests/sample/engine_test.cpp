@@ -330,6 +330,27 @@ TEST(Engine, ANewVersionDoesNotSeeTheOldOnesCache) {
   expect_trainer_bits(tiny, two.get(), prompt, got, "second version");
 }
 
+TEST(Engine, AResetForgetsWhatRunningAnswersComputed) {
+  TinySampling tiny;
+  SampleEngine engine(*tiny.model, tiny.tokenizer, kByHand);
+  const SamplingParams params{.max_tokens = 100, .seed = 1, .ignore_eos = true};
+  for (const int64_t length : {30, 100}) {  // before and after its first whole block
+    const auto prompt = random_tokens(length, 1);
+    const auto want = ask(engine, request(prompt, params)).sequences[0];
+    engine.reset_prefix_cache();
+    const auto job = engine.submit(request(prompt, params));
+    for (int i = 0; i < 5; ++i) engine.step();
+    engine.reset_prefix_cache();
+    run_all(engine);
+    EXPECT_EQ(job->wait().sequences[0].tokens, want.tokens);
+    EXPECT_EQ(engine.stats().blocks.cached, 0) << "nothing could find it";
+    expect_nothing_held(engine);
+    ask(engine, request(prompt, params));
+    EXPECT_GT(engine.stats().blocks.cached, 0) << "later answers are cached again";
+    expect_nothing_held(engine);
+  }
+}
+
 TEST(Engine, SleepGivesMemoryBackAndGoesOnWithTheSameBits) {
   TinySampling tiny;
   SampleEngine engine(*tiny.model, tiny.tokenizer, kByHand);

@@ -17,7 +17,7 @@ std::vector<int32_t> tokens(int64_t n, int32_t first = 0) {
 // A sequence of whole blocks that was computed and let go.
 std::vector<int32_t> leave_cached(KvBlocks& blocks, uint64_t version, const std::vector<int32_t>& ids) {
   std::vector<int32_t> mine;
-  KvBlocks::Node node = blocks.root(version);
+  KvBlocks::Node node = 0;
   for (size_t begin = 0; begin < ids.size(); begin += KvBlocks::kTokens) {
     mine.push_back(*blocks.allocate());
     node = blocks.commit(mine.back(), version, node, std::span(ids).subspan(begin, KvBlocks::kTokens));
@@ -70,8 +70,8 @@ TEST(KvBlocks, KeepsOneBlockOfEqualPrefixes) {
   KvBlocks blocks(4);
   const auto ids = tokens(64);
   int32_t a = *blocks.allocate(), b = *blocks.allocate();
-  const auto first = blocks.commit(a, 1, blocks.root(1), ids);
-  EXPECT_EQ(blocks.commit(b, 1, blocks.root(1), ids), first);
+  const auto first = blocks.commit(a, 1, 0, ids);
+  EXPECT_EQ(blocks.commit(b, 1, 0, ids), first);
   EXPECT_EQ(a, b);
   expect_counts(blocks, 3, 0, 1);
   blocks.release(a);
@@ -106,6 +106,21 @@ TEST(KvBlocks, ForgetsAVersionButNotTheBlocksInUse) {
   expect_counts(blocks, 4, 2, 0);
   blocks.forget_all();
   expect_counts(blocks, 6, 0, 0);
+}
+
+TEST(KvBlocks, ForgetsAllAlsoBelowAForgottenPrefix) {
+  KvBlocks blocks(4);
+  const auto ids = tokens(128);
+  int32_t first = *blocks.allocate(), second = *blocks.allocate();
+  const auto parent = blocks.commit(first, 1, 0, std::span(ids).first(64));
+  blocks.forget_all();
+  blocks.commit(second, 1, parent, std::span(ids).subspan(64));
+  EXPECT_TRUE(blocks.match(1, ids, 128).blocks.empty());
+  blocks.release(second);
+  blocks.release(first);
+  expect_counts(blocks, 3, 1, 0);
+  blocks.forget_all();
+  expect_counts(blocks, 4, 0, 0);
 }
 
 }  // namespace

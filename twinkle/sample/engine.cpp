@@ -432,7 +432,10 @@ void SampleEngine::replace_base(const std::function<void()>& change) { state_->r
 int64_t SampleEngine::model_version() const { return state_->model_version; }
 
 void SampleEngine::reset_prefix_cache() {
-  between_passes([this] { state_->blocks.forget_all(); });
+  between_passes([this] {
+    for (const auto& answer : state_->running) answer->forgotten = true;
+    state_->blocks.forget_all();
+  });
 }
 
 void SampleEngine::sleep() {

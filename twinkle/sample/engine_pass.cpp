@@ -354,7 +354,7 @@ void EngineState::draw(const std::vector<Item>& items, const at::Tensor& hidden_
 }
 
 void EngineState::commit_blocks(Answer& answer) {
-  if (!options.prefix_cache || answer.version->gone) return;
+  if (!options.prefix_cache || answer.version->gone || answer.forgotten) return;
   while ((answer.committed + 1) * KvBlocks::kTokens <= answer.computed) {
     const auto tokens = std::span(answer.tokens)
                             .subspan(static_cast<size_t>(answer.committed * KvBlocks::kTokens),

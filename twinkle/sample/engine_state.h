@@ -43,7 +43,8 @@ struct Answer {
   bool in_pass = false;
   int64_t computed = 0;  // positions whose keys and values are in the cache
   std::vector<int32_t> blocks;
-  int64_t committed = 0;  // blocks that were made findable
+  int64_t committed = 0;   // blocks that were made findable
+  bool forgotten = false;  // the cache was reset since it began to run: nothing more of it is made findable
   KvBlocks::Node node = 0;
   int64_t prompt_scored = 0;  // the token behind this place of the prompt is the next to score
 

@@ -10,8 +10,8 @@
 namespace twinkle {
 namespace {
 
-uint64_t key_of(KvBlocks::Node parent, std::span<const int32_t> tokens) {
-  uint64_t key = mix_key(0x6b76, parent);
+uint64_t key_of(uint64_t version, KvBlocks::Node parent, std::span<const int32_t> tokens) {
+  uint64_t key = mix_key(version, parent);
   for (size_t i = 0; i < tokens.size(); i += 2) {
     const uint64_t low = static_cast<uint32_t>(tokens[i]),
                    high = i + 1 < tokens.size() ? static_cast<uint32_t>(tokens[i + 1]) : 0;
@@ -75,16 +75,11 @@ void KvBlocks::release_all(std::vector<int32_t>& blocks) {
   blocks.clear();
 }
 
-KvBlocks::Node KvBlocks::root(uint64_t version) {
-  Node& node = roots_[version];
-  if (node == 0) node = next_node_++;
-  return node;
-}
-
-int32_t KvBlocks::find(Node parent, uint64_t key, std::span<const int32_t> tokens) {
+int32_t KvBlocks::find(uint64_t version, Node parent, uint64_t key, std::span<const int32_t> tokens) {
   const auto [begin, end] = by_key_.equal_range(key);
   for (auto it = begin; it != end; ++it) {
-    if (at(it->second).parent == parent && std::ranges::equal(tokens_of(it->second), tokens))
+    const Block& b = at(it->second);
+    if (b.version == version && b.parent == parent && std::ranges::equal(tokens_of(it->second), tokens))
       return it->second;
   }
   return -1;
@@ -92,12 +87,11 @@ int32_t KvBlocks::find(Node parent, uint64_t key, std::span<const int32_t> token
 
 KvBlocks::Match KvBlocks::match(uint64_t version, std::span<const int32_t> tokens, int64_t max_tokens) {
   Match out;
-  out.node = root(version);
   ++lookups_;
   const int64_t most = std::min(static_cast<int64_t>(tokens.size()), max_tokens);
   for (int64_t begin = 0; begin + kTokens <= most; begin += kTokens) {
     const auto piece = tokens.subspan(static_cast<size_t>(begin), kTokens);
-    const int32_t block = find(out.node, key_of(out.node, piece), piece);
+    const int32_t block = find(version, out.node, key_of(version, out.node, piece), piece);
     if (block < 0) break;
     add_reference(block);
     out.blocks.push_back(block);
@@ -110,8 +104,8 @@ KvBlocks::Match KvBlocks::match(uint64_t version, std::span<const int32_t> token
 KvBlocks::Node KvBlocks::commit(int32_t& block, uint64_t version, Node parent,
                                 std::span<const int32_t> tokens) {
   TW_CHECK(tokens.size() == kTokens, "only whole blocks are cached");
-  const uint64_t key = key_of(parent, tokens);
-  if (const int32_t found = find(parent, key, tokens); found >= 0) {
+  const uint64_t key = key_of(version, parent, tokens);
+  if (const int32_t found = find(version, parent, key, tokens); found >= 0) {
     if (found != block) {
       add_reference(found);
       release(block);
@@ -142,25 +136,24 @@ void KvBlocks::forget(int32_t block) {
   b.node = 0;
 }
 
+void KvBlocks::forget_and_free(int32_t block) {
+  forget(block);
+  if (at(block).references > 0) return;
+  idle_.erase(at(block).idle);
+  --idle_count_;
+  make_free(block);
+}
+
 void KvBlocks::forget_version(uint64_t version) {
-  roots_.erase(version);
   for (int32_t i = 0; i < static_cast<int32_t>(blocks_.size()); ++i) {
-    Block& b = at(i);
-    if (b.node == 0 || b.version != version) continue;
-    const bool unused = b.references == 0;
-    if (unused) {
-      idle_.erase(b.idle);
-      --idle_count_;
-    }
-    forget(i);
-    if (unused) make_free(i);
+    if (at(i).node != 0 && at(i).version == version) forget_and_free(i);
   }
 }
 
 void KvBlocks::forget_all() {
-  std::vector<uint64_t> versions;
-  for (const auto& [version, node] : roots_) versions.push_back(version);
-  for (const uint64_t version : versions) forget_version(version);
+  for (int32_t i = 0; i < static_cast<int32_t>(blocks_.size()); ++i) {
+    if (at(i).node != 0) forget_and_free(i);
+  }
 }
 
 KvBlocks::Counters KvBlocks::counters() const {

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <list>
-#include <map>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -29,18 +28,17 @@ class KvBlocks {
   /// Drops the references of a sequence's blocks from the end, so that its beginning is kept longest.
   void release_all(std::vector<int32_t>& blocks);
 
-  /// Where a prefix stands in the tree of cached prefixes; 0: nowhere.
+  /// Where a prefix stands in its version's tree of cached prefixes; 0: at the root, before any token.
   using Node = uint64_t;
   struct Match {
     std::vector<int32_t> blocks;  // a reference was taken on each
-    Node node = 0;                // of the last one, or of the version's root
+    Node node = 0;                // of the last one
   };
   /// The longest cached prefix of `tokens` in whole blocks, at most `max_tokens` tokens of it.
   Match match(uint64_t version, std::span<const int32_t> tokens, int64_t max_tokens);
   /// Makes a full block findable below `parent`; returns its node. When the same prefix is cached already,
   /// `block` becomes that block (same bits) and the caller's is released.
   Node commit(int32_t& block, uint64_t version, Node parent, std::span<const int32_t> tokens);
-  Node root(uint64_t version);
 
   /// Forgets what is cached for a version, or for all; blocks in use stay with their sequences.
   void forget_version(uint64_t version);
@@ -66,8 +64,9 @@ class KvBlocks {
   std::span<int32_t> tokens_of(int32_t block) {
     return std::span(tokens_).subspan(static_cast<size_t>(block * kTokens), kTokens);
   }
-  int32_t find(Node parent, uint64_t key, std::span<const int32_t> tokens);
+  int32_t find(uint64_t version, Node parent, uint64_t key, std::span<const int32_t> tokens);
   void forget(int32_t block);
+  void forget_and_free(int32_t block);
   void make_free(int32_t block);
 
   std::vector<Block> blocks_;
@@ -76,7 +75,6 @@ class KvBlocks {
   std::list<int32_t> idle_;      // cached and unused, least recently used first
   int64_t idle_count_ = 0;
   std::unordered_multimap<uint64_t, int32_t> by_key_;
-  std::map<uint64_t, Node> roots_;
   Node next_node_ = 1;
   int64_t lookups_ = 0, hit_tokens_ = 0, evictions_ = 0;
 };

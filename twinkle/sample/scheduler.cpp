@@ -123,6 +123,7 @@ bool EngineState::fits(Answer& answer) {
   answer.computed = static_cast<int64_t>(match.blocks.size()) * KvBlocks::kTokens;
   answer.committed = static_cast<int64_t>(match.blocks.size());
   answer.node = match.node;
+  answer.forgotten = false;
   answer.blocks = std::move(match.blocks);
   for (int64_t i = 0; i < needed; ++i) answer.blocks.push_back(*blocks.allocate());
   return true;
