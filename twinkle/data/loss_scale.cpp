@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "twinkle/text/tool_calls.h"
+
 namespace twinkle {
 namespace {
 
@@ -59,20 +61,18 @@ class ReactLossScale : public LossScale {
   }
 };
 
-// Tool calls in <tool_call> blocks count twice.
+// Tool calls in <tool_call> blocks count twice; a tag that is only spoken of begins none.
 class HermesLossScale : public LossScale {
  public:
   std::vector<Part> parts(std::string_view turn) const override {
-    constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>";
     std::vector<Part> out;
-    for (size_t at = turn.find(kOpen); at != std::string_view::npos;) {
-      const size_t close = turn.find(kClose, at);
-      const size_t end = close == std::string_view::npos ? turn.size() : close + kClose.size();
-      out.push_back({at, end, 2});
-      at = turn.find(kOpen, end);
-    }
+    for (const TextSpan& call : tool_call_spans(*parser_, turn))
+      out.push_back({static_cast<size_t>(call.begin), static_cast<size_t>(call.end), 2});
     return out;
   }
+
+ private:
+  std::shared_ptr<const ToolCallParser> parser_ = tool_call_parser("hermes_qwen");
 };
 
 // An empty <think> block is markup of the template, not thinking.

@@ -174,6 +174,28 @@ void strip_newlines(std::string* text) {
   *text = end == std::string::npos ? "" : text->substr(begin, end + 1 - begin);
 }
 
+// The reasoning at the front of a reply, and where the rest begins.
+struct Reasoning {
+  bool found = false;
+  size_t begin = 0, end = 0, rest = 0;
+};
+
+Reasoning reasoning_of(std::string_view text) {
+  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
+  const size_t open = tool_calls::skip_space(text, 0);
+  const bool opens = text.substr(open, kOpen.size()) == kOpen;
+  const size_t close = text.find(kClose, open);
+  // A closing tag without an opening one ends the reasoning that the prompt began, unless the text opens
+  // another block before it.
+  const bool closes = close != std::string_view::npos && (opens || text.find(kOpen) > close);
+  if (!opens && !closes) return {};
+  Reasoning out{true, opens ? open + kOpen.size() : open, text.size(), text.size()};
+  if (close == std::string_view::npos) return out;
+  out.end = close;
+  out.rest = std::min(text.find_first_not_of('\n', close + kClose.size()), text.size());
+  return out;
+}
+
 }  // namespace
 
 ToolCallStream::ToolCallStream(std::shared_ptr<const ToolCallParser> parser) : parser_(std::move(parser)) {}
@@ -264,28 +286,27 @@ ParsedReply parse_tool_calls(const ToolCallParser& parser, std::string_view text
 }
 
 ParsedReply parse_reply(const ToolCallParser& parser, std::string_view text) {
-  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
-  std::string_view rest = text;
-  std::string reasoning;
-  bool found = false;
-  const size_t open = tool_calls::skip_space(text, 0);
-  const bool opens = text.substr(open, kOpen.size()) == kOpen;
-  const size_t close = text.find(kClose, open);
-  const size_t begin = opens ? open + kOpen.size() : open;
-  // A closing tag without an opening one ends the reasoning that the prompt began, unless the text opens
-  // another block before it.
-  const bool closes = close != std::string_view::npos && (opens || text.find(kOpen) > close);
-  if (opens || closes) {
-    found = true;
-    const size_t end = close == std::string_view::npos ? text.size() : close;
-    reasoning = text.substr(begin, end - begin);
-    rest = close == std::string_view::npos ? std::string_view() : text.substr(close + kClose.size());
-    rest.remove_prefix(std::min(rest.find_first_not_of('\n'), rest.size()));
-    strip_newlines(&reasoning);
+  const Reasoning reasoning = reasoning_of(text);
+  ParsedReply out = parse_tool_calls(parser, text.substr(reasoning.rest));
+  out.reasoning = text.substr(reasoning.begin, reasoning.end - reasoning.begin);
+  strip_newlines(&out.reasoning);
+  out.has_reasoning = reasoning.found;
+  return out;
+}
+
+std::vector<TextSpan> tool_call_spans(const ToolCallParser& parser, std::string_view text) {
+  std::vector<TextSpan> out;
+  ToolCallParser::Position position;
+  for (size_t at = reasoning_of(text).rest; at < text.size();) {
+    const ToolCallPiece piece = parser.next(text.substr(at), position);
+    if (piece.kind == Kind::kMore) break;
+    const std::string_view part = text.substr(at, piece.length);
+    position.start = position.start && piece.kind == Kind::kText && is_blank(part);
+    position.line_start = part.ends_with('\n');
+    if (std::any_of(piece.calls.begin(), piece.calls.end(), [](auto& c) { return c.valid(); }))
+      out.push_back({static_cast<int64_t>(at), static_cast<int64_t>(at + piece.length)});
+    at += piece.length;
   }
-  ParsedReply out = parse_tool_calls(parser, rest);
-  out.reasoning = std::move(reasoning);
-  out.has_reasoning = found;
   return out;
 }
 

@@ -11,6 +11,7 @@
 
 #include "twinkle/core/json.h"
 #include "twinkle/core/registry.h"
+#include "twinkle/text/text_span.h"
 
 namespace twinkle {
 
@@ -91,6 +92,9 @@ ParsedReply parse_tool_calls(const ToolCallParser& parser, std::string_view text
 /// A leading <think>...</think> (or a text whose opening tag stood in the prompt and that only closes it)
 /// taken off; then the calls of the rest. An unclosed <think> makes all of it reasoning.
 ParsedReply parse_reply(const ToolCallParser& parser, std::string_view text);
+
+/// Where the valid calls of a reply stand, ascending; the reasoning is taken off as parse_reply does.
+std::vector<TextSpan> tool_call_spans(const ToolCallParser& parser, std::string_view text);
 
 /// not_found with the nearest name.
 std::shared_ptr<const ToolCallParser> tool_call_parser(std::string_view name);
