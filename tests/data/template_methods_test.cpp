@@ -89,6 +89,19 @@ TEST(LossScale, ReactHermesAndEmptyThinking) {
       Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}}});
   EXPECT_EQ(with_weight(*minimind({.loss_scale = "hermes"}), chat({msg("user", "q"), call}), 2),
             (Runs{"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>"}));
+  // A call is one where the parser of calls finds it: not where a tag is spoken of, and up to its own end.
+  const std::string spells =
+      "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_call>\", \"b\": 2}}</tool_call>";
+  for (const auto& [turn, calls] : std::vector<std::pair<std::string, Runs>>{
+           {"Write <tool_call> before it, and no more.", {}},
+           {"<think>\nI write <tool_call>.\n</think>\n\n" + spells + " so", {spells}},
+           {spells + "\n" + spells, {spells, spells}},
+           {"<tool_call>{\"name\": </tool_call>", {}}}) {
+    Runs found;
+    for (const auto& part : make_loss_scale("hermes")->parts(turn))
+      found.push_back(turn.substr(part.begin, part.end - part.begin));
+    EXPECT_EQ(found, calls) << turn;
+  }
   const auto think = make_loss_scale("ignore_empty_think");
   const auto parts = think->parts("<think>\n\n</think>\n\nyes");
   ASSERT_EQ(parts.size(), 1u);
@@ -132,6 +145,46 @@ TEST(SplitRounds, EveryAnswerIsTrainedAsTheModelMeetsIt) {
   key.user_data = Json::array({Json::array({"key_rounds", "[1]"})});
   ASSERT_EQ(split->encode(key).size(), 1u);
   EXPECT_EQ(text(split->encode(key)[0]), text(parts[0]));
+}
+
+// What counts in the rounds together is what counts in the whole conversation.
+TEST(SplitRounds, CountWhatTheConversationCounts) {
+  Json half = msg("user", "q2");
+  half["weight"] = 0.5;
+  const Trajectory row = chat({msg("system", "s"), msg("user", "q1"), msg("assistant", "a1"),
+                               msg("tool", "r"), half, msg("assistant", "a2")});
+  const auto tokens = [](const Template& tmpl, const Trajectory& of) {
+    std::vector<std::pair<std::string, float>> out;
+    for (const InputFeature& f : tmpl.encode(of)) {
+      for (size_t t = 0; t < f.labels.size(); ++t) {
+        if (f.labels[t] == kIgnoreIndex) continue;
+        out.emplace_back(tmpl.decode({&f.labels[t], 1}, false), f.weights.empty() ? 1 : f.weights[t]);
+      }
+    }
+    return out;
+  };
+  for (const char* scale : {"default", "all", "last_round", "react"}) {
+    for (const char* rounds : {"null", "[2]", "[5]", "[2, 5]", "[]"}) {
+      Trajectory given = row;
+      given.user_data = Json::array({Json::array({"key_rounds", rounds})});
+      for (const std::string system : {"", "Be kind"}) {
+        if (!system.empty()) given.messages.erase(0);
+        if (!system.empty()) given.user_data = nullptr;
+        TemplateOptions options{.default_system = system, .loss_scale = scale};
+        const auto whole = tokens(*minimind(options), given);
+        options.split_rounds = true;
+        EXPECT_EQ(tokens(*minimind(options), given), whole) << scale << rounds << system;
+      }
+    }
+  }
+  const auto split = minimind({.loss_scale = "last_round", .split_rounds = true});
+  EXPECT_EQ(split->encode(row).size(), 1u);
+  for (const char* rounds : {"[2, 99]", "[2, 3]"}) {
+    Trajectory given = row;
+    given.user_data = Json::array({Json::array({"key_rounds", rounds})});
+    EXPECT_NE(test::thrown([&] { split->encode(given); }).find("[template] key_rounds: message"),
+              std::string::npos);
+  }
 }
 
 TEST(TemplateMethods, BatchEncodeCheckAndDecode) {
@@ -250,6 +303,15 @@ TEST(TemplateFamilies, DeepseekV4RendersWhatThePublishedTemplateDoes) {
   EXPECT_NE(text.find("<tool_result>sunny</tool_result>\n\n<tool_result>second</tool_result>"),
             std::string::npos)
       << text;
+  // A result's weight goes with it to its place.
+  late["weight"] = 0.5;
+  const auto all =
+      make_template("DeepseekV4Template", tokenizer, {.enable_thinking = false, .loss_scale = "all"});
+  const Runs halved =
+      with_weight(*all, chat({msg("user", "w"), two, late, result, msg("assistant", "ok")}), 0.5);
+  ASSERT_EQ(halved.size(), 1u);
+  EXPECT_NE(halved[0].find("<tool_result>second</tool_result>"), std::string::npos) << halved[0];
+  EXPECT_EQ(halved[0].find("sunny"), std::string::npos) << halved[0];
   EXPECT_EQ(tmpl->parse_tool_call(
                     "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"></｜DSML｜invoke></｜DSML｜tool_calls>")
                 .calls.at(0)

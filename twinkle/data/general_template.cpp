@@ -62,6 +62,20 @@ std::optional<std::vector<int64_t>> key_rounds(const Json& user_data) {
   return std::nullopt;
 }
 
+// Likewise, where each is an answer of the row.
+std::optional<std::vector<int64_t>> chosen_rounds(const Trajectory& trajectory) {
+  auto rounds = key_rounds(trajectory.user_data);
+  const auto given = static_cast<int64_t>(trajectory.messages.size());
+  for (const int64_t round : rounds.value_or(std::vector<int64_t>())) {
+    if (round < 0 || round >= given ||
+        trajectory.messages[static_cast<size_t>(round)].at("role") != "assistant") {
+      throw invalid_argument("[template] key_rounds: message " + std::to_string(round) +
+                             " is not an assistant message (of " + std::to_string(given) + " messages)");
+    }
+  }
+  return rounds;
+}
+
 std::string strip_newlines(std::string_view text) {
   while (text.starts_with('\n')) text.remove_prefix(1);
   while (text.ends_with('\n')) text.remove_suffix(1);
@@ -133,11 +147,13 @@ InputFeature feature_of(const std::vector<int32_t>& ids, const std::vector<float
   return out;
 }
 
+// `first`: what comes before that message is not trained on here.
 float turn_weight(const TurnSpan& turn, const Json& messages, const std::vector<float>& weights,
-                  int64_t inserted, const std::optional<std::vector<int64_t>>& rounds,
-                  const LossScale& scale) {
+                  int64_t inserted, const std::optional<std::vector<int64_t>>& rounds, const LossScale& scale,
+                  size_t first) {
   if (turn.message < 0) {
-    const bool plain = !rounds && std::all_of(weights.begin(), weights.end(), [](float w) { return w == 1; });
+    const bool plain =
+        first == 0 && !rounds && std::all_of(weights.begin(), weights.end(), [](float w) { return w == 1; });
     bool whole = plain;
     for (size_t i = 0; i < messages.size() && whole; ++i)
       whole = messages[i].at("role") != "assistant" || scale.turn(messages, i) == 1;
@@ -150,14 +166,26 @@ float turn_weight(const TurnSpan& turn, const Json& messages, const std::vector<
   }
   if (rounds && std::find(rounds->begin(), rounds->end(), turn.message - inserted) == rounds->end()) return 0;
   const auto message = static_cast<size_t>(turn.message);
+  if (message < first) return 0;
   return weights[message] * scale.turn(messages, message);
+}
+
+// Where message `first` begins in a rendering, or where the last turn before it ends.
+int64_t begin_of(size_t first, const Rendered& rendered, size_t messages,
+                 const std::vector<TurnSpan>& turns) {
+  if (const auto span = message_spans(rendered, messages)[first]) return span->begin;
+  int64_t begin = 0;
+  for (const TurnSpan& turn : turns) {
+    if (turn.message < static_cast<int64_t>(first)) begin = std::max(begin, turn.text.end);
+  }
+  return begin;
 }
 
 // Weights that messages which are no turns have of their own, where such tokens count at all.
 void scale_messages(const Json& messages, const std::vector<float>& own, const Rendered& rendered,
-                    const Encoding& encoding, std::vector<float>* weights) {
+                    const Encoding& encoding, size_t first, std::vector<float>* weights) {
   const auto spans = message_spans(rendered, messages.size());
-  for (size_t i = 0; i < messages.size(); ++i) {
+  for (size_t i = first; i < messages.size(); ++i) {
     if (own[i] == 1 || messages[i].at("role") == "assistant") continue;
     if (!spans[i]) {
       throw invalid_argument(
@@ -213,39 +241,34 @@ GeneralTemplate::GeneralTemplate(std::shared_ptr<const Tokenizer> tokenizer, con
 }
 
 std::vector<InputFeature> GeneralTemplate::encode(const Trajectory& trajectory) const {
-  if (chat_ && options_.split_rounds) return encode_rounds(trajectory);
-  return truncate(chat_ ? encode_chat(trajectory) : encode_text(trajectory));
+  if (!chat_) return truncate(encode_text(trajectory));
+  const Prepared prepared = prepare(trajectory);
+  refuse_media(trajectory.messages);
+  if (options_.split_rounds) return encode_rounds(trajectory, prepared);
+  return truncate(encode_chat(trajectory, prepared, 0, prepared.messages.size()));
 }
 
-std::vector<InputFeature> GeneralTemplate::encode_rounds(const Trajectory& trajectory) const {
-  prepare(trajectory);  // what is wrong with the row is said of the whole row
-  const Json& messages = trajectory.messages;
-  const auto rounds = key_rounds(trajectory.user_data);
+std::vector<InputFeature> GeneralTemplate::encode_rounds(const Trajectory& trajectory,
+                                                         const Prepared& prepared) const {
+  const Json& messages = prepared.messages;
+  const auto is = [&](size_t i, const char* role) { return messages[i].at("role") == role; };
+  const auto rounds = chosen_rounds(trajectory);
   std::vector<InputFeature> out;
-  for (size_t begin = 0; begin < messages.size();) {
+  for (size_t begin = 0, end = 0; begin < messages.size(); begin = end) {
     // A round ends before the next message of the user that follows an answer.
-    size_t end = begin;
-    bool answered = false;
-    for (; end < messages.size(); ++end) {
-      if (answered && messages[end].at("role") == "user") break;
-      answered = answered || messages[end].at("role") == "assistant";
+    bool trained = loss_scale_->outside() != 0;
+    for (bool answered = false; end < messages.size() && !(answered && is(end, "user")); ++end) {
+      if (!is(end, "assistant")) continue;
+      answered = true;
+      const TurnSpan turn{.message = static_cast<int64_t>(end), .text = {}};
+      trained = trained || turn_weight(turn, messages, prepared.weights, prepared.inserted, rounds,
+                                       *loss_scale_, begin) != 0;
     }
-    Trajectory part{.messages = Json::array(), .tools = trajectory.tools};
-    bool trained = false;
-    for (size_t i = 0; i < end; ++i) {
-      Json message = messages[i];
-      const bool assistant = message.at("role") == "assistant";
-      const bool wanted = i >= begin && (!rounds || std::find(rounds->begin(), rounds->end(),
-                                                              static_cast<int64_t>(i)) != rounds->end());
-      if (assistant && !wanted) message["loss"] = false;
-      trained = trained || (assistant && wanted);
-      part.messages.push_back(std::move(message));
-    }
-    begin = end;
     if (!trained) continue;
-    for (InputFeature& feature : truncate(encode_chat(part))) out.push_back(std::move(feature));
+    for (InputFeature& feature : truncate(encode_chat(trajectory, prepared, begin, end)))
+      out.push_back(std::move(feature));
   }
-  if (out.empty()) return truncate(encode_chat(trajectory));
+  if (out.empty()) return truncate(encode_chat(trajectory, prepared, 0, messages.size()));
   return out;
 }
 
@@ -350,7 +373,7 @@ GeneralTemplate::Prepared GeneralTemplate::prepare(const Trajectory& trajectory)
     out.messages.push_back(prepare_message(given, index));
     ++index;
   }
-  adjust(&out.messages);
+  adjust(&out.messages, &out.weights);
   return out;
 }
 
@@ -375,36 +398,37 @@ Json GeneralTemplate::prepare_message(const Json& given, size_t index) const {
   return message;
 }
 
-InputFeature GeneralTemplate::encode_chat(const Trajectory& trajectory) const {
-  const Prepared prepared = prepare(trajectory);
-  refuse_media(trajectory.messages);
-  const ChatRenderOptions options = render_options(false);
-  const Rendered rendered = chat_->render(prepared.messages, trajectory.tools, options);
-  const Encoding encoding = encoder_.encode(rendered);
-  const auto rounds = key_rounds(trajectory.user_data);
-  const auto given = static_cast<int64_t>(trajectory.messages.size());
-  for (const int64_t round : rounds.value_or(std::vector<int64_t>())) {
-    if (round < 0 || round >= given ||
-        trajectory.messages[static_cast<size_t>(round)].at("role") != "assistant") {
-      throw invalid_argument("[template] key_rounds: message " + std::to_string(round) +
-                             " is not an assistant message (of " + std::to_string(given) + " messages)");
-    }
+InputFeature GeneralTemplate::encode_chat(const Trajectory& trajectory, const Prepared& prepared,
+                                          size_t begin, size_t end) const {
+  Json cut;
+  if (end < prepared.messages.size()) {
+    cut = prepared.messages;
+    cut.erase(cut.begin() + static_cast<std::ptrdiff_t>(end), cut.end());
   }
+  const Json& messages = cut.is_null() ? prepared.messages : cut;
+  const ChatRenderOptions options = render_options(false);
+  const Rendered rendered = chat_->render(messages, trajectory.tools, options);
+  const Encoding encoding = encoder_.encode(rendered);
+  const auto rounds = chosen_rounds(trajectory);
+  const auto turns = assistant_spans(*chat_, messages, trajectory.tools, options, rendered);
   std::vector<float> weights(encoding.ids.size(), loss_scale_->outside());
-  if (loss_scale_->outside() != 0)
-    scale_messages(prepared.messages, prepared.weights, rendered, encoding, &weights);
+  if (loss_scale_->outside() != 0) {
+    scale_messages(messages, prepared.weights, rendered, encoding, begin, &weights);
+    const int64_t first = begin == 0 ? 0 : begin_of(begin, rendered, messages.size(), turns);
+    for (size_t t = 0; t < weights.size() && encoding.offsets[t].first < first; ++t) weights[t] = 0;
+  }
   size_t token = 0;
-  for (const TurnSpan& turn :
-       assistant_spans(*chat_, prepared.messages, trajectory.tools, options, rendered)) {
-    const float weight =
-        turn_weight(turn, prepared.messages, prepared.weights, prepared.inserted, rounds, *loss_scale_);
+  for (const TurnSpan& turn : turns) {
+    // Of the whole conversation, also where only its beginning is rendered.
+    const float weight = turn_weight(turn, prepared.messages, prepared.weights, prepared.inserted, rounds,
+                                     *loss_scale_, begin);
     if (weight == 0 && loss_scale_->outside() == 0) continue;
-    const auto& [begin, end] = turn.text;
-    while (token > 0 && encoding.offsets[token - 1].second > begin) --token;
+    const auto& [from, to] = turn.text;
+    while (token > 0 && encoding.offsets[token - 1].second > from) --token;
     size_t first = weights.size();
-    for (; token < weights.size() && encoding.offsets[token].first < end; ++token) {
-      const auto& [from, to] = encoding.offsets[token];
-      const bool inside = turn.whole_tokens ? from >= begin && to <= end : to > begin;
+    for (; token < weights.size() && encoding.offsets[token].first < to; ++token) {
+      const auto& [left, right] = encoding.offsets[token];
+      const bool inside = turn.whole_tokens ? left >= from && right <= to : right > from;
       if (!inside) continue;
       first = std::min(first, token);
       weights[token] = weight;

@@ -32,8 +32,11 @@ class GeneralTemplate : public Template {
   bool has_read_clock() const override { return chat_ && chat_->has_read_clock(); }
 
  protected:
-  /// Changes prepared messages before they are rendered; their number stays.
-  virtual void adjust(Json* messages) const { static_cast<void>(messages); }
+  /// Changes prepared messages before they are rendered; their number stays, and a weight moves with its
+  /// message.
+  virtual void adjust(Json* messages, std::vector<float>* weights) const {
+    static_cast<void>(messages), static_cast<void>(weights);
+  }
 
  private:
   struct Prepared {
@@ -46,8 +49,10 @@ class GeneralTemplate : public Template {
   std::string plain_text(const Trajectory& trajectory) const;
   Prepared prepare(const Trajectory& trajectory) const;
   Json prepare_message(const Json& given, size_t index) const;
-  InputFeature encode_chat(const Trajectory& trajectory) const;
-  std::vector<InputFeature> encode_rounds(const Trajectory& trajectory) const;
+  /// The messages before `end`, of which those from `begin` on are trained on.
+  InputFeature encode_chat(const Trajectory& trajectory, const Prepared& prepared, size_t begin,
+                           size_t end) const;
+  std::vector<InputFeature> encode_rounds(const Trajectory& trajectory, const Prepared& prepared) const;
   InputFeature encode_text(const Trajectory& trajectory) const;
   [[noreturn]] void too_long(int64_t size, bool is_prompt) const;
 

@@ -1,6 +1,7 @@
 // Templates of families that the general one does not fit: Qwen3_5Template and DeepseekV4Template.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "twinkle/core/error.h"
 #include "twinkle/data/general_template.h"
@@ -30,7 +31,7 @@ class Qwen35Template final : public GeneralTemplate {
       : GeneralTemplate(tokenizer, patched(*tokenizer, options)) {}
 
  protected:
-  void adjust(Json* messages) const override {
+  void adjust(Json* messages, std::vector<float>*) const override {
     for (Json& message : *messages) {
       if (message.at("role") != "assistant") continue;
       if (!message.contains("reasoning_content")) message["reasoning_content"] = "";
@@ -140,7 +141,7 @@ class DeepseekV4Template final : public GeneralTemplate {
 
  protected:
   // Results of one turn's calls stand in the order of the calls.
-  void adjust(Json* messages) const override {
+  void adjust(Json* messages, std::vector<float>* weights) const override {
     std::map<std::string, size_t> order;
     for (size_t i = 0; i < messages->size(); ++i) {
       Json& message = (*messages)[i];
@@ -162,11 +163,11 @@ class DeepseekV4Template final : public GeneralTemplate {
         const auto found = order.find(id->get<std::string>());
         return found == order.end() ? 0 : found->second;
       };
-      std::vector<Json> results(messages->begin() + static_cast<std::ptrdiff_t>(i),
-                                messages->begin() + static_cast<std::ptrdiff_t>(end));
+      std::vector<std::pair<Json, float>> results;
+      for (size_t k = i; k < end; ++k) results.emplace_back(std::move((*messages)[k]), (*weights)[k]);
       std::stable_sort(results.begin(), results.end(),
-                       [&](const Json& a, const Json& b) { return rank(a) < rank(b); });
-      std::copy(results.begin(), results.end(), messages->begin() + static_cast<std::ptrdiff_t>(i));
+                       [&](const auto& a, const auto& b) { return rank(a.first) < rank(b.first); });
+      for (size_t k = i; k < end; ++k) std::tie((*messages)[k], (*weights)[k]) = std::move(results[k - i]);
       i = end - 1;
     }
   }
