@@ -4,6 +4,9 @@
 #include "twinkle/text/jinja.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdio>
 
 #include "tests/needs.h"
 #include "tests/thrown.h"
@@ -120,6 +123,74 @@ TEST(Jinja, StopsTemplatesThatTakeTooMuch) {
   // Circles are let go of, and do not print forever.
   EXPECT_EQ(render("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}"),
             "<Namespace {'me': <Namespace {...}>}>");
+}
+
+// A template that shares what it holds can be small and spell something vast; what would be made or walked
+// over is counted before it is.
+TEST(Jinja, CountsWorkBeforeItIsDone) {
+  const std::string nested =
+      "{% set ns = namespace(x=[], y=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
+      "{% set ns.y = [ns.y, ns.y] %}{% endfor %}";
+  const std::string many = "(['a' * 1000] * 10**6)", words = "('ab ' * 10**7)";
+  const std::string steps = "takes more than", bytes = "makes more than";
+  for (const auto& [source, reason] : std::vector<std::pair<std::string, std::string>>{
+           {nested + "{{ ns.x }}", steps},
+           {nested + "{{ ns.x | tojson }}", steps},
+           {nested + "{{ ns.x | tojson(indent=1000) }}", ""},
+           {nested + "{{ '%s' % ns.x }}", steps},
+           {nested + "{{ ns.x | join }}", steps},
+           {nested + "{{ 'a' ~ ns.x }}", steps},
+           {nested + "{{ ns.x == ns.y }}", steps},
+           {nested + "{{ ns.x < ns.y }}", steps},
+           {nested + "{{ ns.x in [ns.y] }}", steps},
+           {nested + "{{ [ns.x, ns.y] | sort }}", steps},
+           {nested + "{{ [ns.x] | map('string') | list }}", steps},
+           {"{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+            bytes},
+           {"{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+            ""},
+           {"{% set ns = namespace(x={'a': 1}) %}{% for i in range(60) %}{% set ns.x = dict(a=ns.x, b=ns.x) "
+            "%}"
+            "{% endfor %}{{ ns.x }}",
+            steps},
+           {"{% macro f(n) %}{{ 'a' * 10**8 }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", steps},
+           {"{% set x = [0] * 10**6 %}{% for a in x %}{% for b in x %}{% for c in x %}{% for d in x %}{% "
+            "endfor %}"
+            "{% endfor %}{% endfor %}{% endfor %}",
+            bytes},
+           {"{{ " + many + " | map('upper') | list | length }}", steps},
+           {"{{ " + many + " | map('replace', 'a', 'b') | list | length }}", steps},
+           {"{{ " + many + " | join | length }}", bytes},
+           {"{{ " + many + " | sort | length }}", ""},
+           {"{{ (['a' * 10**6] * 10**5) | tojson | length }}", bytes},
+           {"{{ (['a' * 10**6] * 10**5) | string | length }}", bytes},
+           {"{{ ('a\n' * 10**7) | indent | length }}", steps},
+           {"{{ " + words + ".split() | map('length') | sum }}", steps},
+           {"{{ ('ab' * 10**7) | list | length }}", ""},
+           {"{{ ('ab' * 10**7) | batch(2) | list | length }}", ""},
+           {"{{ ([0] * 2 * 10**6) | batch(1) | list | length }}", bytes},
+           {"{% for i in range(100000) %}{{ ('1' * 10**6) | int(0) }}{% endfor %}", ""},
+           {"{% set t = 'a' * 10**6 %}{% for i in range(100000) %}{% if t is upper %}{% endif %}{% endfor %}",
+            steps},
+           {"{% set t = 'a' * 10**6 %}{{ (t * 20).count(t ~ 'b') }}{% for i in range(100000) %}"
+            "{{ t.rfind('a' * 1000 ~ 'b') }}{% endfor %}",
+            steps},
+           {"{% set ns = namespace(x=dict([[0, 0]])) %}{% for i in range(60) %}{% set ns.x = "
+            "namespace(a=ns.x, b=ns.x) %}"
+            "{% endfor %}{{ ns.x }}",
+            steps}}) {
+    const std::string error = error_of(source);
+    EXPECT_NE(error.find(reason.empty() ? " more than " : reason), std::string::npos) << source << "\n"
+                                                                                      << error;
+  }
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  std::printf("at most %ld MB\n", used.ru_maxrss / 1024);
+  // What dies makes room: copies that replace each other are no more than the last.
+  EXPECT_EQ(
+      render("{% set ns = namespace(x=[]) %}{% for i in range(4000) %}{% set ns.x = [0] * 1000 %}{% endfor %}"
+             "{{ ns.x | length }}"),
+      "1000");
 }
 
 std::string marked(const Rendered& out) {

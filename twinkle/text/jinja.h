@@ -1,6 +1,6 @@
 // Jinja templates as Hugging Face chat templates use them (trim_blocks and lstrip_blocks on, loop controls,
-// `generation` blocks, tojson as transformers sets it up). Parsing and rendering are bounded in depth, steps
-// and output.
+// `generation` blocks, tojson as transformers sets it up). Parsing and rendering are bounded in depth, steps,
+// output and memory.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ namespace twinkle {
 struct RenderLimits {
   int64_t max_steps = 10'000'000;
   int64_t max_output_bytes = 256 << 20;
+  int64_t max_value_bytes = 256 << 20;  // of the lists and dicts that the template makes and keeps
   int max_depth = 128;
 };
 

@@ -40,6 +40,7 @@ Value follow(Runtime& runtime, Value item, const Path& path, const Value* otherw
 }
 
 Value fold_case(const Value& value) {
+  if (value.is_string()) charge(1 + static_cast<int64_t>(value.bytes().size()) / 16);
   return value.is_string() ? Value::string(lower_text(value.text())) : value;
 }
 
@@ -90,6 +91,7 @@ Value filter_batch(Runtime&, const Value& value, const CallArgs& args) {
     }
     if (!row.empty()) {
       if (size > 1'000'000) throw Fault("rows this long are not supported");
+      if (!fill.is_none()) charge_items(static_cast<int64_t>(std::max<Int>(size, 0)));
       while (!fill.is_none() && static_cast<Int>(row.size()) < size) row.push_back(fill);
       out.push_back(Value::list(std::move(row)));
     }
@@ -134,6 +136,7 @@ Value filter_dictsort(Runtime& runtime, const Value& value, const CallArgs& args
   if (by != "key" && by != "value") throw Fault("You can only sort by either \"key\" or \"value\"");
   if (value.is_undefined()) throw Fault(value.undefined_message());
   if (value.kind() != Kind::kDict) throw Fault("'" + type_name(value) + "' object has no attribute 'items'");
+  charge_items(2 * static_cast<int64_t>(value.dict().entries.size()));
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto& [key, item] : value.dict().entries) {
     const Value& sort_by = by == "key" ? key : item;
@@ -230,6 +233,7 @@ Value filter_items(Runtime&, const Value& value, const CallArgs& args) {
     std::vector<Value> out;
     if (value.is_undefined()) return out;
     if (value.kind() != Kind::kDict) throw Fault("Can only get item pairs from a mapping.");
+    charge(static_cast<int64_t>(value.dict().entries.size()));
     for (const auto& [key, item] : value.dict().entries) out.push_back(Value::tuple({key, item}));
     return out;
   });
@@ -240,8 +244,10 @@ Value filter_join(Runtime& runtime, const Value& value, const CallArgs& args) {
   const bool deep = bound.has(1) && !bound.get(1)->is_none();
   const Path path = deep ? path_of(*bound.get(1)) : Path();
   std::vector<TextPtr> parts;
-  for (const Value& item : iterate(value))
+  for (const Value& item : iterate(value)) {
+    runtime.charge(2);
     parts.push_back(to_text(deep ? follow(runtime, item, path) : item));
+  }
   Text separator = *to_text(bound.value(0, Value::string(std::string())));
   separator.markup = false;
   return Value::string(join_texts(runtime, separator, parts));
@@ -254,17 +260,17 @@ Value filter_length(Runtime&, const Value& value, const CallArgs& args) {
   return Value::integer(*size);
 }
 
-Value filter_list(Runtime& runtime, const Value& value, const CallArgs& args) {
+Value filter_list(Runtime&, const Value& value, const CallArgs& args) {
   const BoundArgs bound("list", args, {});
-  std::vector<Value> items = iterate(value);
-  runtime.charge(static_cast<int64_t>(items.size()) / 8);
-  return Value::list(std::move(items));
+  return Value::list(iterate(value));
 }
 
 Value call_filter(Runtime& runtime, const std::string& name, const Value& value, const CallArgs& args) {
   const FilterFunction filter = find_filter(name);
   if (filter == nullptr) throw Fault("No filter named '" + name + "' found.");
-  runtime.charge(1);
+  runtime.charge(4);  // most make a text of their own
+  charge_pass(value);
+  charge_pass(args);
   return filter(runtime, value, args);
 }
 
@@ -286,7 +292,10 @@ Value filter_map(Runtime& runtime, const Value& value, const CallArgs& args) {
         }
       }
       const Path path = path_of(*attribute);
-      for (const Value& item : iterate(value)) out.push_back(follow(runtime, item, path, otherwise));
+      for (const Value& item : iterate(value)) {
+        runtime.charge(1);
+        out.push_back(follow(runtime, item, path, otherwise));
+      }
       return out;
     }
     if (args.positional.empty()) throw Fault("map requires a filter argument");
@@ -320,6 +329,8 @@ Value select_items(Runtime& runtime, const Value& value, const CallArgs& args, b
     for (Value& item : iterate(value)) {
       runtime.charge(1);
       const Value subject = by_attribute ? follow(runtime, item, path) : item;
+      charge_pass(subject);
+      charge_pass(rest);
       const bool good = test != nullptr ? test(runtime, subject, rest) : truth(subject);
       if (good == keep) out.push_back(std::move(item));
     }
@@ -362,11 +373,14 @@ Value filter_max(Runtime& r, const Value& v, const CallArgs& a) { return extreme
 Value filter_reverse(Runtime& runtime, const Value& value, const CallArgs& args) {
   const BoundArgs bound("reverse", args, {});
   if (value.is_string()) return get_slice(runtime, value, Value(), Value(), Value::integer(-1));
-  std::vector<Value> items = iterate(value);
-  std::reverse(items.begin(), items.end());
-  if (value.kind() == Kind::kGenerator || value.is_undefined()) return Value::list(std::move(items));
-  const int depth = value.depth() + 1;
-  return generator("reversed", depth, [items] { return items; });
+  const auto reversed = [value] {
+    std::vector<Value> items = iterate(value);
+    std::reverse(items.begin(), items.end());
+    return items;
+  };
+  if (value.kind() == Kind::kGenerator || value.is_undefined()) return Value::list(reversed());
+  if (!is_iterable(value)) iterate(value);  // says so now
+  return generator("reversed", value.depth() + 1, reversed);
 }
 
 Value filter_round(Runtime&, const Value& value, const CallArgs& args) {
@@ -411,6 +425,7 @@ Value filter_sort(Runtime& runtime, const Value& value, const CallArgs& args) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : iterate(value)) {
     std::vector<Value> key;
+    key.reserve(paths.size());
     for (const Path& path : paths) {
       const Value part = follow(runtime, item, path);
       key.push_back(bound.flag(1, false) ? part : fold_case(part));
@@ -455,7 +470,7 @@ Value filter_unique(Runtime& runtime, const Value& value, const CallArgs& args) 
   });
 }
 
-Value filter_tojson(Runtime& runtime, const Value& value, const CallArgs& args) {
+Value filter_tojson(Runtime&, const Value& value, const CallArgs& args) {
   const BoundArgs bound("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ensure_ascii = bound.flag(0, false);
@@ -479,7 +494,6 @@ Value filter_tojson(Runtime& runtime, const Value& value, const CallArgs& args) 
   }
   TextBuilder out;
   append_json(out, value, style);
-  runtime.charge_bytes(out.size());
   return Value::string(out.finish());
 }
 

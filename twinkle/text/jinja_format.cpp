@@ -91,6 +91,7 @@ std::string pad_to(const std::string& sign, const std::string& body, const Spec&
   if (spec.width > kMaxWidth) throw Fault("a width this large is not supported");
   if (spec.width <= size) return sign + body;
   const Int missing = spec.width - size;
+  charge_text(static_cast<int64_t>(missing * static_cast<Int>(spec.fill.size())));
   const char align = spec.align != 0 ? spec.align : natural_align;
   const auto fill = [&](Int count) {
     std::string out;
@@ -219,15 +220,15 @@ void format_value(TextBuilder& out, const Value& value, std::string_view spec_te
       if (spec.align == '=') throw Fault("'=' alignment not allowed in string format specifier");
       Text text = value.text();
       if (spec.precision >= 0) {
-        const auto offsets = char_offsets(text.bytes);
-        if (static_cast<Int>(offsets.size()) > spec.precision) {
-          text = slice_bytes(text, 0, offsets[static_cast<size_t>(spec.precision)]);
-        }
+        const CharIndex chars(text.bytes);
+        if (chars.count() >= spec.precision)
+          text = slice_bytes(text, 0, chars.at(static_cast<int64_t>(spec.precision)));
       }
       const Int missing = spec.width - count_chars(text.bytes);
       if (spec.width > kMaxWidth) throw Fault("a width this large is not supported");
       const char align = spec.align == 0 ? '<' : spec.align;
       const Int left = missing <= 0 ? 0 : align == '>' ? missing : align == '^' ? missing / 2 : 0;
+      charge_append(out, text_weight(text) + static_cast<int64_t>(std::max<Int>(missing, 0)));
       for (Int i = 0; i < left; ++i) out.append(spec.fill);
       out.append(text);
       for (Int i = left; i < missing; ++i) out.append(spec.fill);
@@ -268,7 +269,7 @@ class BraceFormatter {
       flush(i);
       const size_t close = matching(i, end);
       field(i + 1, close, out, level);
-      runtime_.charge_bytes(out.size());
+      charge_append(out, 0);
       i = close;
       plain = close + 1;
     }
@@ -369,6 +370,7 @@ Value brace_format(Runtime& runtime, const Text& format, const CallArgs& args) {
 }
 
 Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
+  runtime.charge(text_weight(format) / kBytesPerStep);
   const bool tuple = args.kind() == Kind::kTuple;
   size_t next = 0;
   bool mapped = false;
@@ -486,6 +488,7 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
           inner.width = 0, inner.sign = '-', inner.alternate = false;
           std::string body = format_int(integer < 0 ? -integer : integer, inner);
           if (digits > kMaxWidth) throw Fault("a precision this large is not supported");
+          charge_text(static_cast<int64_t>(digits));
           if (static_cast<Int>(body.size()) < digits)
             body.insert(0, static_cast<size_t>(digits) - body.size(), '0');
           out.append(pad_to(sign_of(integer < 0, spec.sign), body, spec, '>'));
@@ -498,7 +501,7 @@ Value percent_format(Runtime& runtime, const Text& format, const Value& args) {
         throw Fault("unsupported format character '" + std::string(1, type) + "'");
       }
     }
-    runtime.charge_bytes(out.size());
+    charge_append(out, 0);
   }
   out.append_slice(format, static_cast<int64_t>(std::min(plain, bytes.size())),
                    static_cast<int64_t>(bytes.size()));

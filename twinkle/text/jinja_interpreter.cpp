@@ -10,7 +10,6 @@ namespace twinkle::jinja {
 namespace {
 
 constexpr int kDepthPerCall = 20;  // tree levels allowed in all, per allowed call level
-constexpr int64_t kBytesPerStep = 64;
 
 }  // namespace
 
@@ -64,7 +63,12 @@ struct Runtime::Capture {
 };
 
 Runtime::Runtime(const Program& program, const RenderLimits& limits, int64_t now)
-    : program_(program), limits_(limits), now_(now), root_(std::make_shared<Scope>()), scope_(root_) {}
+    : program_(program),
+      limits_(limits),
+      budget_(limits),
+      now_(now),
+      root_(std::make_shared<Scope>()),
+      scope_(root_) {}
 
 Runtime::~Runtime() {
   for (const auto& object : kept_) object->release();
@@ -83,7 +87,10 @@ Rendered Runtime::render(const Json& context, const Json& own) {
       ++index;
     }
   }
-  run(program_.body);
+  {
+    const Budget::Use use(&budget_);
+    run(program_.body);
+  }
   Text text = root_out_.take();
   Rendered out;
   out.text = std::move(text.bytes);
@@ -103,21 +110,6 @@ int64_t Runtime::now() {
   return static_cast<int64_t>(clock) + local.tm_gmtoff;
 }
 
-void Runtime::charge(int64_t steps) {
-  steps_ += steps;
-  if (steps_ > limits_.max_steps) {
-    throw Fault("the template takes more than " + std::to_string(limits_.max_steps) + " steps");
-  }
-}
-
-void Runtime::charge_bytes(int64_t bytes) {
-  if (bytes > limits_.max_output_bytes) {
-    throw Fault("the template makes more than " + std::to_string(limits_.max_output_bytes) +
-                " bytes of text");
-  }
-  charge(bytes / kBytesPerStep);
-}
-
 void Runtime::check_output() const {
   if (out_->size() > limits_.max_output_bytes) {
     throw Fault("the template writes more than " + std::to_string(limits_.max_output_bytes) + " bytes");
@@ -130,6 +122,7 @@ void Runtime::emit(const Value& value) {
 }
 
 void Runtime::emit(const Text& text) {
+  charge_append(*out_, text_weight(text));
   out_->append(text);
   check_output();
 }
@@ -254,9 +247,11 @@ CallArgs Runtime::eval_args(const ArgumentList& list) {
       for (const auto& [known, unused] : args.named) {
         if (known == key.bytes()) throw Fault("got multiple values for keyword argument '" + known + "'");
       }
+      charge(static_cast<int64_t>(args.named.size()) / 16);
       args.named.emplace_back(key.bytes(), value);
     }
   }
+  charge_pass(args);
   return args;
 }
 
@@ -288,6 +283,7 @@ Value Runtime::eval_filter(const Expr& expr, const Value* block) {
   if (filter == nullptr) throw Fault("No filter named '" + expr.name + "' found.");
   const CallArgs args = eval_args(*expr.args);
   charge(1);
+  charge_pass(input);
   return filter(*this, input, args);
 }
 
@@ -295,6 +291,7 @@ Value Runtime::eval_test(const Expr& expr) {
   const Value input = eval(*expr.parts[0]);
   const TestFunction test = find_test(expr.name);
   if (test == nullptr) throw Fault("No test named '" + expr.name + "' found.");
+  charge_pass(input);
   return Value::boolean(test(*this, input, eval_args(*expr.args)));
 }
 
@@ -329,7 +326,6 @@ Value Runtime::eval_compare(const Expr& expr) {
         result = !contains(right, left);
         break;
     }
-    if (const auto size = length_of(right)) charge(*size / 16);
     if (!result) return Value::boolean(false);
     left = std::move(right);
   }
@@ -340,9 +336,7 @@ Value Runtime::eval_concat(const Expr& expr) {
   TextBuilder out;
   for (const auto& part : expr.parts) {
     append_str(out, eval(*part));
-    if (out.size() > limits_.max_output_bytes) break;
   }
-  charge_bytes(out.size());
   return Value::string(out.finish());
 }
 
@@ -468,7 +462,6 @@ void Runtime::run_generation(const Stmt& stmt, Flow* flow) {
 Text Runtime::run_captured(const Body& body) {
   Capture capture(this, std::make_shared<Scope>(Scope{scope_, {}}));
   run(body);
-  charge_bytes(capture.builder.size());
   return capture.builder.take();
 }
 
@@ -485,7 +478,6 @@ Runtime::Flow Runtime::run_for(const Stmt& stmt, const Value& iterable, int dept
     ~Restore() { *place = value; }
   } restore{&scope_, outer};
   std::vector<Value> items = iterate(iterable);
-  charge(static_cast<int64_t>(items.size()) / 8);
   if (stmt.test) {
     std::vector<Value> kept;
     for (Value& item : items) {
@@ -543,7 +535,6 @@ Value Runtime::call_loop(const LoopObject& loop, const Value& iterable) {
   } restore{&calls_};
   Capture capture(this, loop.scope);
   run_for(loop.stmt, iterable, loop.loop_depth + 1);
-  charge_bytes(capture.builder.size());
   return Value::string(capture.builder.take());
 }
 
@@ -635,7 +626,6 @@ Value Runtime::call_macro(const Stmt& macro, const ScopePtr& scope, const CallAr
                                              : eval(*params.defaults[i - without]));
   }
   run(macro.body);
-  charge_bytes(capture.builder.size());
   return Value::string(capture.builder.take());
 }
 

@@ -68,10 +68,13 @@ Value str_istitle(Runtime&, const Value& self, const CallArgs&) {
   return Value::boolean(any);
 }
 
+// A change of case looks every character up.
 Value str_upper(Runtime&, const Value& self, const CallArgs&) {
+  charge(static_cast<int64_t>(self.bytes().size()) / 16);
   return Value::string(upper_text(self.text()));
 }
 Value str_lower(Runtime&, const Value& self, const CallArgs&) {
+  charge(static_cast<int64_t>(self.bytes().size()) / 16);
   return Value::string(lower_text(self.text()));
 }
 
@@ -81,6 +84,7 @@ Value map_cases(const Value& self, const Choose& choose) {
   TextBuilder out;
   bool previous = false, first = true;
   const std::string& bytes = self.bytes();
+  charge(static_cast<int64_t>(bytes.size()) / 16);
   for (size_t i = 0; i < bytes.size();) {
     const Char c = char_at(bytes, i);
     const std::string mapped =
@@ -112,6 +116,7 @@ Value strip(const char* name, const Value& self, const CallArgs& args, bool left
   const BoundArgs bound(name, args, {"chars"});
   const bool spaces = !bound.has(0) || bound.get(0)->is_none();
   const std::string chars = spaces ? "" : bound.bytes(0, "");
+  charge(static_cast<int64_t>(self.bytes().size() / kBytesPerStep * chars.size()));
   const TextSpan span = strip_span(self.bytes(), spaces ? nullptr : &chars, left, right);
   return Value::string(slice_bytes(self.text(), span.begin, span.end));
 }
@@ -148,13 +153,12 @@ TextSpan char_range(const Value& self, const BoundArgs& bound, size_t first) {
   const Value start = bound.value(first, Value()), stop = bound.value(first + 1, Value());
   const auto size = static_cast<int64_t>(self.bytes().size());
   if (start.is_none() && stop.is_none()) return {0, size};
-  const auto offsets = char_offsets(self.bytes());
-  const auto chars = static_cast<int64_t>(offsets.size()) - 1;
-  auto [begin, end] = slice_bounds(start, stop, chars);
+  const CharIndex chars(self.bytes());
+  auto [begin, end] = slice_bounds(start, stop, chars.count());
   // A start past the end finds nothing, not even the empty string.
-  if (!start.is_none() && to_integer(start, "start") > chars) return {-1, -1};
+  if (!start.is_none() && to_integer(start, "start") > chars.count()) return {-1, -1};
   if (begin > end) return {-1, -1};
-  return {offsets[static_cast<size_t>(begin)], offsets[static_cast<size_t>(end)]};
+  return {chars.at(begin), chars.at(end)};
 }
 
 bool affix(const char* name, const Value& self, const CallArgs& args, bool at_start) {
@@ -167,6 +171,7 @@ bool affix(const char* name, const Value& self, const CallArgs& args, bool at_st
     if (!wanted.is_string()) {
       throw Fault(std::string(name) + " first arg must be str or a tuple of str, not " + type_name(wanted));
     }
+    charge(1 + static_cast<int64_t>(wanted.bytes().size()) / kBytesPerStep);
     return at_start ? text.starts_with(wanted.bytes()) : text.ends_with(wanted.bytes());
   };
   const Value& wanted = *bound.get(0);
@@ -187,7 +192,7 @@ int64_t find_in(const char* name, const Value& self, const CallArgs& args, bool 
   if (span.begin < 0) return -1;
   const std::string_view bytes = self.bytes();
   const auto text = bytes.substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
-  const size_t at = last ? text.rfind(wanted) : text.find(wanted);
+  const size_t at = last ? find_last(text, wanted) : find_text(text, wanted, 0);
   if (at == std::string_view::npos) return -1;
   return count_chars(bytes.substr(0, static_cast<size_t>(span.begin) + at));
 }
@@ -216,8 +221,8 @@ Value str_count(Runtime&, const Value& self, const CallArgs& args) {
                         .substr(static_cast<size_t>(span.begin), static_cast<size_t>(span.end - span.begin));
   if (wanted.empty()) return Value::integer(count_chars(text) + 1);
   Int count = 0;
-  for (size_t at = text.find(wanted); at != std::string_view::npos;
-       at = text.find(wanted, at + wanted.size()))
+  for (size_t at = find_text(text, wanted, 0); at != std::string_view::npos;
+       at = find_text(text, wanted, at + wanted.size()))
     ++count;
   return Value::integer(count);
 }
@@ -246,6 +251,7 @@ Value str_join(Runtime& runtime, const Value& self, const CallArgs& args) {
   const BoundArgs bound("join", args, {"iterable"}, 1);
   std::vector<TextPtr> parts;
   for (const Value& item : iterate(*bound.get(0))) {
+    runtime.charge(1);
     if (!item.is_string()) {
       throw Fault("sequence item " + std::to_string(parts.size()) + ": expected str instance, " +
                   type_name(item) + " found");
@@ -259,7 +265,7 @@ Value partition(const char* name, const Value& self, const CallArgs& args, bool 
   const std::string separator = BoundArgs(name, args, {"sep"}, 1).bytes(0, "");
   if (separator.empty()) throw Fault("empty separator");
   const std::string& bytes = self.bytes();
-  const size_t at = last ? bytes.rfind(separator) : bytes.find(separator);
+  const size_t at = last ? find_last(bytes, separator) : find_text(bytes, separator, 0);
   const Value empty = Value::string(std::string());
   if (at == std::string::npos)
     return Value::tuple(last ? std::vector<Value>{empty, empty, self}
@@ -317,7 +323,7 @@ Value str_zfill(Runtime& runtime, const Value& self, const CallArgs& args) {
   out.append_slice(self.text(), sign, static_cast<int64_t>(self.bytes().size()));
   return Value::string(out.finish());
 }
-Value str_expandtabs(Runtime& runtime, const Value& self, const CallArgs& args) {
+Value str_expandtabs(Runtime&, const Value& self, const CallArgs& args) {
   const Int size = BoundArgs("expandtabs", args, {"tabsize"}).integer(0, 8);
   if (size > 1000) throw Fault("tabs of more than 1000 columns are not supported");
   TextBuilder out;
@@ -327,6 +333,7 @@ Value str_expandtabs(Runtime& runtime, const Value& self, const CallArgs& args) 
     const Char c = char_at(bytes, i);
     if (c.code == '\t') {
       const Int count = size > 0 ? size - column % size : 0;
+      charge_append(out, static_cast<int64_t>(count));
       out.append(std::string(static_cast<size_t>(count), ' '));
       column += count;
     } else {
@@ -334,7 +341,6 @@ Value str_expandtabs(Runtime& runtime, const Value& self, const CallArgs& args) 
       column = c.code == '\n' || c.code == '\r' ? 0 : column + 1;
     }
     i += c.length;
-    if (out.size() % 4096 == 0) runtime.charge_bytes(4096);
   }
   return Value::string(out.finish());
 }
@@ -356,6 +362,7 @@ Value list_index(Runtime&, const Value& self, const CallArgs& args) {
   const BoundArgs bound("index", args, {"value", "start", "stop"}, 1);
   const auto [begin, end] = slice_bounds(bound.value(1, Value()), bound.value(2, Value()),
                                          static_cast<int64_t>(self.items().size()));
+  charge(std::max<int64_t>(end - begin, 0) / 16);
   for (int64_t i = begin; i < end; ++i) {
     if (equal(self.items()[static_cast<size_t>(i)], *bound.get(0))) return Value::integer(i);
   }
@@ -363,15 +370,18 @@ Value list_index(Runtime&, const Value& self, const CallArgs& args) {
 }
 Value list_count(Runtime&, const Value& self, const CallArgs& args) {
   const BoundArgs bound("count", args, {"value"}, 1);
+  charge(static_cast<int64_t>(self.items().size()) / 16);
   return Value::integer(std::count_if(self.items().begin(), self.items().end(),
                                       [&](const Value& item) { return equal(item, *bound.get(0)); }));
 }
 Value list_copy(Runtime&, const Value& self, const CallArgs&) {
+  charge_items(static_cast<int64_t>(self.items().size()));
   return Value::list(self.items(), self.kind());
 }
 
 Value view(const char* name, std::vector<Value> items) {
   auto object = std::make_shared<ListObject>();
+  object->held.add(static_cast<int64_t>(items.size() * sizeof(Value)));
   for (const Value& item : items) object->depth = std::max(object->depth, item.depth() + 1);
   object->items = std::move(items);
   object->type_name = name;
@@ -383,6 +393,7 @@ Value dict_keys(Runtime&, const Value& self, const CallArgs& args) {
 }
 Value dict_values(Runtime&, const Value& self, const CallArgs& args) {
   const BoundArgs bound("values", args, {});
+  charge_items(static_cast<int64_t>(self.dict().entries.size()));
   std::vector<Value> values;
   for (const auto& [key, value] : self.dict().entries) values.push_back(value);
   return view("dict_values", std::move(values));

@@ -103,6 +103,7 @@ Value make_dict(Runtime&, const CallArgs& args) {
   if (!args.positional.empty()) {
     const Value& from = args.positional[0];
     if (from.kind() == Kind::kDict) {
+      charge_items(2 * static_cast<int64_t>(from.dict().entries.size()));
       for (const auto& [key, value] : from.dict().entries) dict->put(key, value);
     } else {
       for (const Value& item : iterate(from)) {
@@ -145,6 +146,7 @@ std::string NamespaceObject::repr() const {
   for (const auto& [name, value] : attrs) {
     TextBuilder text;
     append_repr(text, value);
+    charge_append(text, static_cast<int64_t>(name.size()) + text.size());
     out += (first ? "" : ", ") + string_repr(name) + ": " + text.text().bytes;
     first = false;
   }
@@ -173,6 +175,7 @@ Value Runtime::make_namespace(const CallArgs& args) {
   auto object = std::make_shared<NamespaceObject>();
   for (const auto& [key, value] : dict.dict().entries) {
     if (!key.is_string()) throw Fault("attribute name must be string, not '" + type_name(key) + "'");
+    charge(static_cast<int64_t>(object->attrs.size()) / 8);
     object->set(key.bytes(), value);
   }
   keep(object);
@@ -181,6 +184,7 @@ Value Runtime::make_namespace(const CallArgs& args) {
 
 LoopObject::LoopObject(std::vector<Value> loop_items, const Stmt& loop_stmt, ScopePtr around, int level)
     : items(std::move(loop_items)), stmt(loop_stmt), scope(std::move(around)), loop_depth(level) {
+  held.add(static_cast<int64_t>(items.size() * sizeof(Value)));
   for (const Value& item : items) depth = std::max(depth, item.depth() + 1);
 }
 

@@ -18,6 +18,7 @@ class LoopObject : public NativeObject, public std::enable_shared_from_this<Loop
   void release() override { last_changed_.clear(); }
 
   std::vector<Value> items;
+  Held held;
   const Stmt& stmt;
   ScopePtr scope;  // around a recursive loop
   int loop_depth;

@@ -109,6 +109,8 @@ Value repeat(Runtime& runtime, const Value& value, Int times) {
     const Int size = static_cast<Int>(value.bytes().size());
     if (size != 0 && times > (Int{1} << 40) / size) throw Fault("the repeated text is too large");
     runtime.charge_bytes(static_cast<int64_t>(size * times));
+    runtime.charge((text_weight(value.text()) - static_cast<int64_t>(size)) * static_cast<int64_t>(times) /
+                   kBytesPerStep);
     TextBuilder out;
     for (Int i = 0; i < times && size != 0; ++i) out.append(value.text());
     out.set_markup(value.text().markup);
@@ -118,6 +120,7 @@ Value repeat(Runtime& runtime, const Value& value, Int times) {
   const Int size = static_cast<Int>(items.size());
   if (size != 0 && times > 10'000'000 / size) throw Fault("the repeated list is too large");
   runtime.charge(static_cast<int64_t>(size * times));
+  charge_items(static_cast<int64_t>(size * times));
   std::vector<Value> out;
   out.reserve(static_cast<size_t>(size * times));
   for (Int i = 0; i < times; ++i) out.insert(out.end(), items.begin(), items.end());
@@ -166,8 +169,9 @@ std::optional<Value> subscript(Runtime& runtime, const Value& object, const Valu
   if (size == static_cast<Int>(object.bytes().size())) {
     return Value::string(slice_bytes(object.text(), static_cast<int64_t>(at), static_cast<int64_t>(at) + 1));
   }
-  const auto offsets = char_offsets(object.bytes());
-  return Value::string(slice_bytes(object.text(), offsets[at], offsets[at + 1]));
+  const CharIndex chars(object.bytes());
+  return Value::string(
+      slice_bytes(object.text(), chars.at(static_cast<int64_t>(at)), chars.at(static_cast<int64_t>(at) + 1)));
 }
 
 }  // namespace
@@ -182,7 +186,7 @@ Int to_integer(const Value& value, const char* what) {
 }
 
 Value add_strings(Runtime& runtime, const Text& left, const Text& right) {
-  runtime.charge_bytes(static_cast<int64_t>(left.bytes.size() + right.bytes.size()));
+  runtime.charge_bytes(text_weight(left) + text_weight(right));
   TextBuilder out;
   const bool markup = left.markup || right.markup;
   const auto side = [&](const Text& text) {
@@ -196,6 +200,22 @@ Value add_strings(Runtime& runtime, const Text& left, const Text& right) {
   side(right);
   out.set_markup(markup);
   return Value::string(out.finish());
+}
+
+void charge_pass(const Value& value) {
+  if (value.is_string()) charge(text_weight(value.text()) / kBytesPerStep);
+}
+
+void charge_pass(const CallArgs& args) {
+  for (const Value& value : args.positional) charge_pass(value);
+  for (const auto& [name, value] : args.named) charge_pass(value);
+}
+
+CharIndex::CharIndex(std::string_view bytes) : count_(static_cast<int64_t>(bytes.size())) {
+  if (is_ascii(bytes)) return;
+  charge(count_ / 8);  // eight times as large as the text
+  offsets_ = char_offsets(bytes);
+  count_ = static_cast<int64_t>(offsets_.size()) - 1;
 }
 
 Value negate(const Value& value) {
@@ -213,9 +233,12 @@ Value binary_operation(Runtime& runtime, BinaryOp op, const Value& left, const V
   if (op == BinaryOp::kAdd) {
     if (left.is_string() && right.is_string()) return add_strings(runtime, left.text(), right.text());
     if (left.is_sequence() && left.kind() == right.kind()) {
-      std::vector<Value> items = left.items();
+      const size_t size = left.items().size() + right.items().size();
+      charge_items(static_cast<int64_t>(size));
+      std::vector<Value> items;
+      items.reserve(size);
+      items.insert(items.end(), left.items().begin(), left.items().end());
       items.insert(items.end(), right.items().begin(), right.items().end());
-      runtime.charge(static_cast<int64_t>(items.size()) / 8);
       return Value::list(std::move(items), left.kind());
     }
     if (left.is_string()) {
@@ -283,17 +306,16 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
   if (step > kFar || step < -kFar) throw Fault("a slice step this large is not supported");
   const bool string = object.is_string();
   if (string) runtime.charge(static_cast<int64_t>(object.bytes().size()) / 64);
-  const std::vector<int64_t> offsets = string ? char_offsets(object.bytes()) : std::vector<int64_t>();
-  const int64_t size = string ? static_cast<int64_t>(offsets.size()) - 1 : *length_of(object);
+  const CharIndex chars(string ? std::string_view(object.bytes()) : std::string_view());
+  const int64_t size = string ? chars.count() : *length_of(object);
   if (step == 1 && object.kind() != Kind::kRange) {
     const auto [begin, end] = slice_bounds(start, stop, size);
     if (string) {
       return Value::string(begin >= end ? slice_bytes(object.text(), 0, 0)
-                                        : slice_bytes(object.text(), offsets[static_cast<size_t>(begin)],
-                                                      offsets[static_cast<size_t>(end)]));
+                                        : slice_bytes(object.text(), chars.at(begin), chars.at(end)));
     }
     if (begin >= end) return Value::list({}, object.kind());
-    runtime.charge((end - begin) / 8);
+    charge_items(end - begin);
     const auto first = object.items().begin();
     return Value::list(std::vector<Value>(first + begin, first + end), object.kind());
   }
@@ -322,7 +344,8 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
     runtime.charge(1);
     const auto i = static_cast<size_t>(at);
     if (string) {
-      text.append_slice(object.text(), offsets[i], offsets[i + 1]);
+      text.append_slice(object.text(), chars.at(static_cast<int64_t>(i)),
+                        chars.at(static_cast<int64_t>(i) + 1));
     } else {
       items.push_back(object.items()[i]);
     }

@@ -82,6 +82,7 @@ std::string json_char(const Char& c, bool ensure_ascii) {
 template <class Escape>
 void append_escaped(TextBuilder& out, const Text& text, const Escape& escape) {
   const std::string_view bytes = text.bytes;
+  charge_append(out, static_cast<int64_t>(bytes.size()));
   size_t plain = 0;
   for (size_t i = 0; i < bytes.size();) {
     const Char c = char_at(bytes, i);
@@ -134,6 +135,7 @@ void append_json_key(TextBuilder& out, const Value& key, const JsonStyle& style)
 
 void json_line(TextBuilder& out, const JsonStyle& style, int level) {
   if (!style.indent) return;
+  charge_append(out, level * static_cast<int64_t>(style.indent->size()));
   out.append("\n");
   for (int i = 0; i < level; ++i) out.append(*style.indent);
 }
@@ -193,6 +195,7 @@ std::string string_repr(std::string_view bytes) {
 }
 
 void append_repr(TextBuilder& out, const Value& value) {
+  charge_append(out, 0);
   const auto list = [&](const char* open, const std::vector<Value>& items, const char* close) {
     out.append(open);
     for (size_t i = 0; i < items.size(); ++i) {
@@ -251,6 +254,7 @@ void append_str(TextBuilder& out, const Value& value) {
     case Kind::kFloat:
       return out.append(float_repr(value.as_double()));
     case Kind::kString:
+      charge_append(out, text_weight(value.text()));
       return out.append(value.text());
     case Kind::kRange: {
       const RangeObject& range = value.range();
@@ -277,6 +281,7 @@ TextPtr to_text(const Value& value) {
 std::string to_bytes(const Value& value) { return to_text(value)->bytes; }
 
 void append_json(TextBuilder& out, const Value& value, const JsonStyle& style, int level) {
+  charge_append(out, static_cast<int64_t>(style.item_separator.size() + style.key_separator.size()));
   switch (value.kind()) {
     case Kind::kNone:
       return out.append("null");
@@ -302,6 +307,7 @@ void append_json(TextBuilder& out, const Value& value, const JsonStyle& style, i
       return out.append("]");
     }
     case Kind::kDict: {
+      charge_items(2 * static_cast<int64_t>(value.dict().entries.size()));
       auto entries = value.dict().entries;
       if (entries.empty()) return out.append("{}");
       if (style.sort_keys) {

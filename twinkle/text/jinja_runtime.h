@@ -43,9 +43,9 @@ class Runtime {
   Rendered render(const Json& context, const Json& own);
 
   // For filters, methods and objects.
-  void charge(int64_t steps);
+  void charge(int64_t steps) { budget_.charge(steps); }
   /// Charges for a string of that many bytes that is about to be made; refuses absurd sizes.
-  void charge_bytes(int64_t bytes);
+  void charge_bytes(int64_t bytes) { budget_.charge_text(bytes); }
   Value call(const Value& callee, const CallArgs& args);
   Value call_macro(const Stmt& macro, const ScopePtr& scope, const CallArgs& args);
   Value call_loop(const LoopObject& loop, const Value& iterable);
@@ -91,8 +91,8 @@ class Runtime {
 
   const Program& program_;
   const RenderLimits& limits_;
+  Budget budget_;  // outlives the values
   int64_t now_;
-  int64_t steps_ = 0;
   int depth_ = 0;
   int calls_ = 0;
   TextBuilder root_out_;
@@ -144,6 +144,20 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
 /// A bound method of a built-in type, or a value marked unsafe; nothing when the type has no such attribute.
 std::optional<Value> builtin_attribute(const Value& object, std::string_view name);
 Int to_integer(const Value& value, const char* what);
+/// Charges for a pass over what is handed to a filter, test, method or function.
+void charge_pass(const Value& value);
+void charge_pass(const CallArgs& args);
+/// Positions of characters as bytes. Without cost where a text is ASCII.
+class CharIndex {
+ public:
+  explicit CharIndex(std::string_view bytes);
+  int64_t count() const { return count_; }
+  int64_t at(int64_t i) const { return offsets_.empty() ? i : offsets_[static_cast<size_t>(i)]; }
+
+ private:
+  int64_t count_;
+  std::vector<int64_t> offsets_;
+};
 /// [begin, end) of Python's slice(start, stop) with step 1 over `size` items; none counts as missing.
 std::pair<int64_t, int64_t> slice_bounds(const Value& start, const Value& stop, int64_t size);
 
@@ -160,6 +174,8 @@ double round_half_even(double value, int digits);
 
 /// A list, split pieces or single characters with their origin.
 std::vector<Value> split_text(const Text& text, const std::string* separator, Int limit, bool from_right);
+/// Position of the last `wanted`; npos when there is none.
+size_t find_last(std::string_view bytes, std::string_view wanted);
 std::vector<Value> split_lines(const Text& text, bool keep_ends);
 Text replace_text(Runtime& runtime, const Text& text, const std::string& from, const Text& to, Int count);
 Text join_texts(Runtime& runtime, const Text& separator, const std::vector<TextPtr>& parts);

@@ -10,6 +10,7 @@ namespace twinkle::jinja {
 namespace {
 
 Value piece(const Text& text, size_t begin, size_t end) {
+  charge(4);  // a text of its own, however short
   return Value::string(slice_bytes(text, static_cast<int64_t>(begin), static_cast<int64_t>(end)));
 }
 
@@ -42,8 +43,10 @@ std::vector<Value> rsplit_spaces(const Text& text, Int limit) {
   for (size_t i = 0; i < bytes.size();) {
     const Char c = char_at(bytes, i);
     if (!is_space(c.code)) {
-      if (words.empty() || words.back().end != static_cast<int64_t>(i))
+      if (words.empty() || words.back().end != static_cast<int64_t>(i)) {
+        charge(1);
         words.push_back({static_cast<int64_t>(i), 0});
+      }
       words.back().end = static_cast<int64_t>(i) + c.length;
     }
     i += c.length;
@@ -55,7 +58,7 @@ std::vector<Value> rsplit_spaces(const Text& text, Int limit) {
   // The rest keeps its leading white space.
   if (first > 0) out.push_back(Value::string(slice_bytes(text, 0, words[first - 1].end)));
   for (size_t i = first; i < words.size(); ++i) {
-    out.push_back(Value::string(slice_bytes(text, words[i].begin, words[i].end)));
+    out.push_back(piece(text, static_cast<size_t>(words[i].begin), static_cast<size_t>(words[i].end)));
   }
   return out;
 }
@@ -138,7 +141,7 @@ std::vector<Value> split_text(const Text& text, const std::string* separator, In
   if (!from_right) {
     size_t begin = 0;
     while (limit < 0 || static_cast<Int>(out.size()) < limit) {
-      const size_t at = bytes.find(*separator, begin);
+      const size_t at = find_text(bytes, *separator, begin);
       if (at == std::string::npos) break;
       out.push_back(piece(text, begin, at));
       begin = at + separator->size();
@@ -148,7 +151,7 @@ std::vector<Value> split_text(const Text& text, const std::string* separator, In
   }
   size_t end = bytes.size();
   while ((limit < 0 || static_cast<Int>(out.size()) < limit) && end >= separator->size()) {
-    const size_t at = bytes.rfind(*separator, end - separator->size());
+    const size_t at = find_last(std::string_view(bytes).substr(0, end), *separator);
     if (at == std::string::npos) break;
     out.push_back(piece(text, at + separator->size(), end));
     end = at;
@@ -156,6 +159,11 @@ std::vector<Value> split_text(const Text& text, const std::string* separator, In
   out.push_back(piece(text, 0, end));
   std::reverse(out.begin(), out.end());
   return out;
+}
+
+size_t find_last(std::string_view bytes, std::string_view wanted) {
+  charge(static_cast<int64_t>(bytes.size() / 1024 * std::max<size_t>(wanted.size(), 16)));
+  return bytes.rfind(wanted);
 }
 
 std::vector<Value> split_lines(const Text& text, bool keep_ends) {
@@ -180,29 +188,24 @@ Text replace_text(Runtime& runtime, const Text& text, const std::string& from, c
   TextBuilder out;
   out.set_markup(text.markup);
   const auto size = static_cast<int64_t>(text.bytes.size());
-  const auto room = [&] {
-    if (out.size() > (1 << 16)) runtime.charge_bytes(out.size());
-  };
-  int64_t charged = 0;
+  const int64_t weight = text_weight(to);
+  runtime.charge(text_weight(text) / kBytesPerStep);
   const auto put = [&] {
+    charge_append(out, weight);
     out.append(to);
-    if (out.size() - charged > (1 << 16)) {
-      room();
-      charged = out.size();
-    }
   };
   if (from.empty()) {
     // Between all characters and at both ends.
-    const auto offsets = char_offsets(text.bytes);
-    for (size_t i = 0; i < offsets.size(); ++i) {
-      if (count < 0 || static_cast<Int>(i) < count) put();
-      if (i + 1 < offsets.size()) out.append_slice(text, offsets[i], offsets[i + 1]);
+    const CharIndex chars(text.bytes);
+    for (int64_t i = 0; i <= chars.count(); ++i) {
+      if (count < 0 || i < count) put();
+      if (i < chars.count()) out.append_slice(text, chars.at(i), chars.at(i + 1));
     }
     return out.take();
   }
   size_t begin = 0;
   for (Int done = 0; count < 0 || done < count; ++done) {
-    const size_t at = text.bytes.find(from, begin);
+    const size_t at = find_text(text.bytes, from, begin);
     if (at == std::string::npos) break;
     out.append_slice(text, static_cast<int64_t>(begin), static_cast<int64_t>(at));
     put();
@@ -214,7 +217,7 @@ Text replace_text(Runtime& runtime, const Text& text, const std::string& from, c
 
 Text join_texts(Runtime& runtime, const Text& separator, const std::vector<TextPtr>& parts) {
   int64_t bytes = 0;
-  for (const auto& part : parts) bytes += static_cast<int64_t>(part->bytes.size() + separator.bytes.size());
+  for (const auto& part : parts) bytes += text_weight(*part) + text_weight(separator);
   runtime.charge_bytes(bytes);
   TextBuilder out;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -227,6 +230,7 @@ Text join_texts(Runtime& runtime, const Text& separator, const std::vector<TextP
 
 Text escape_html(const Value& value) {
   const TextPtr text = to_text(value);
+  charge(static_cast<int64_t>(text->bytes.size()) / 16);
   if (text->markup) return *text;
   TextBuilder out;
   for (size_t i = 0; i < text->bytes.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace twinkle::jinja {
 namespace {
@@ -228,6 +229,11 @@ TextPtr make_input_text(std::string bytes) {
   return text;
 }
 
+int64_t text_weight(const Text& text) {
+  return static_cast<int64_t>(text.bytes.size() +
+                              (text.input.size() + text.generation.size()) * sizeof(TextSpan));
+}
+
 bool is_input(const Text& text, int64_t at) {
   const auto it = span_after(text.input, at);
   return it != text.input.end() && it->begin <= at;
@@ -423,6 +429,14 @@ std::string lower_bytes(std::string_view bytes) {
   Text text;
   text.bytes = bytes;
   return lower_text(text).bytes;
+}
+
+size_t find_text(std::string_view bytes, std::string_view wanted, size_t from) {
+  if (from > bytes.size()) return std::string_view::npos;
+  if (wanted.empty()) return from;
+  const void* found = ::memmem(bytes.data() + from, bytes.size() - from, wanted.data(), wanted.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - bytes.data());
 }
 
 TextSpan strip_span(std::string_view bytes, const std::string* chars, bool left, bool right) {

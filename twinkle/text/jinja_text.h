@@ -26,6 +26,9 @@ TextPtr make_text(std::string bytes);
 TextPtr make_input_text(std::string bytes);
 bool is_input(const Text& text, int64_t at);
 
+/// Bytes that a text takes, with what it remembers of their origin.
+int64_t text_weight(const Text& text);
+
 class TextBuilder {
  public:
   void append(std::string_view bytes) { text_.bytes.append(bytes); }
@@ -77,6 +80,9 @@ std::string map_case(int32_t code, Case to);
 Text lower_text(const Text& text);
 Text upper_text(const Text& text);
 std::string lower_bytes(std::string_view bytes);
+
+/// Position of `wanted` at or behind `from`, npos when there is none; linear whatever the texts.
+size_t find_text(std::string_view bytes, std::string_view wanted, size_t from);
 
 /// Ends of the text without white space (chars == nullptr) or without characters of `chars`.
 TextSpan strip_span(std::string_view bytes, const std::string* chars, bool left, bool right);

@@ -15,13 +15,20 @@ Value call_method(Runtime& runtime, const Value& value, std::string_view method,
   return runtime.call(*builtin_attribute(text, method), args);
 }
 
+// A change of case looks every character up.
+TextPtr text_to_map(const Value& value) {
+  TextPtr text = to_text(value);
+  charge(static_cast<int64_t>(text->bytes.size()) / 16);
+  return text;
+}
+
 Value filter_upper(Runtime&, const Value& value, const CallArgs& args) {
   const BoundArgs bound("upper", args, {});
-  return Value::string(upper_text(*to_text(value)));
+  return Value::string(upper_text(*text_to_map(value)));
 }
 Value filter_lower(Runtime&, const Value& value, const CallArgs& args) {
   const BoundArgs bound("lower", args, {});
-  return Value::string(lower_text(*to_text(value)));
+  return Value::string(lower_text(*text_to_map(value)));
 }
 Value filter_capitalize(Runtime& runtime, const Value& value, const CallArgs& args) {
   const BoundArgs bound("capitalize", args, {});
@@ -68,7 +75,7 @@ Value filter_replace(Runtime& runtime, const Value& value, const CallArgs& args)
 // Words begin after white space, '-' and opening brackets.
 Value filter_title(Runtime&, const Value& value, const CallArgs& args) {
   const BoundArgs bound("title", args, {});
-  const TextPtr text = to_text(value);
+  const TextPtr text = text_to_map(value);
   TextBuilder out;
   bool begin = true;
   const std::string& bytes = text->bytes;
@@ -126,14 +133,15 @@ Value filter_truncate(Runtime&, const Value& value, const CallArgs& args) {
   if (length < end_size)
     throw Fault("expected length >= " + int_repr(end_size) + ", got " + int_repr(length));
   if (leeway < 0) throw Fault("expected leeway >= 0, got " + int_repr(leeway));
-  const auto offsets = char_offsets(value.bytes());
-  if (static_cast<Int>(offsets.size()) - 1 <= length + leeway) return value;
-  int64_t keep = offsets[static_cast<size_t>(length - end_size)];
+  const CharIndex chars(value.bytes());
+  if (chars.count() <= length + leeway) return value;
+  int64_t keep = chars.at(static_cast<int64_t>(length - end_size));
   if (!bound.flag(1, false)) {
     const size_t space = std::string_view(value.bytes()).substr(0, static_cast<size_t>(keep)).rfind(' ');
     if (space != std::string_view::npos) keep = static_cast<int64_t>(space);
   }
   TextBuilder out;
+  charge_append(out, keep + text_weight(end.text()));
   out.append_slice(value.text(), 0, keep);
   out.append(end.text());
   return Value::string(out.finish());
@@ -190,7 +198,10 @@ Value filter_filesizeformat(Runtime&, const Value& value, const CallArgs& args) 
 
 void quote_url(std::string* out, const Value& value, bool query) {
   constexpr char kHex[] = "0123456789ABCDEF";
-  for (const char c : to_bytes(value)) {
+  const std::string bytes = to_bytes(value);
+  charge(1);
+  charge_text(3 * static_cast<int64_t>(bytes.size()));
+  for (const char c : bytes) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                        c == '_' || c == '.' || c == '-' || c == '~' || (c == '/' && !query);
     if (plain) {
@@ -237,6 +248,7 @@ Value filter_xmlattr(Runtime&, const Value& value, const CallArgs& args) {
     if (!key.is_string() || key.bytes().find_first_of(" \t\n\r\f\v/>=") != std::string::npos) {
       throw Fault("Invalid character in attribute name");
     }
+    charge_append(out, 0);
     if (out.size() > 0 || bound.flag(0, true)) out.append(" ");
     out.append(escape_html(key));
     out.append("=\"");

@@ -8,6 +8,10 @@ namespace twinkle::jinja {
 namespace {
 
 constexpr size_t kIndexedDict = 12;  // entries from which string keys are hashed
+constexpr int64_t kItemBytes = sizeof(Value), kEntryBytes = 3 * kItemBytes;
+constexpr int64_t kCharSteps = 4;  // a text of one character is an allocation of its own
+
+thread_local Budget* thread_budget = nullptr;
 
 int depth_over(const std::vector<Value>& items) {
   int depth = 0;
@@ -54,6 +58,7 @@ Value json_value(const Json& json, bool own, int level) {
 template <class Less>
 bool less_sequence(const std::vector<Value>& a, const std::vector<Value>& b, const Less& fallback) {
   for (size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    charge(1);
     if (!equal(a[i], b[i])) return less(a[i], b[i]);
   }
   return fallback(a.size(), b.size());
@@ -71,6 +76,63 @@ int compare_int_double(Int a, double b) {
 }
 
 }  // namespace
+
+Budget::Use::Use(Budget* budget) : outer_(std::exchange(thread_budget, budget)) {}
+Budget::Use::~Use() { thread_budget = outer_; }
+Budget* Budget::current() { return thread_budget; }
+
+void Budget::refuse_steps() const {
+  throw Fault("the template takes more than " + std::to_string(limits_.max_steps) + " steps");
+}
+
+void Budget::charge_text(int64_t bytes) {
+  if (bytes > limits_.max_output_bytes) {
+    throw Fault("the template makes more than " + std::to_string(limits_.max_output_bytes) +
+                " bytes of text");
+  }
+  charge(bytes / kBytesPerStep);
+}
+
+void Budget::charge_append(int64_t size, int64_t bytes) {
+  if (size + bytes > limits_.max_output_bytes) charge_text(size + bytes);
+  charge(1 + bytes / kBytesPerStep);
+}
+
+void Budget::check_room(int64_t bytes) const {
+  if (held_ + bytes > limits_.max_value_bytes) {
+    throw Fault("the template makes more than " + std::to_string(limits_.max_value_bytes) +
+                " bytes of lists and dicts");
+  }
+}
+
+void charge(int64_t steps) {
+  if (thread_budget != nullptr) thread_budget->charge(steps);
+}
+
+void charge_text(int64_t bytes) {
+  if (thread_budget != nullptr) thread_budget->charge_text(bytes);
+}
+
+void charge_items(int64_t count) {
+  if (thread_budget == nullptr) return;
+  thread_budget->charge(count / 8);
+  thread_budget->check_room(count * kItemBytes);
+}
+
+void charge_append(const TextBuilder& out, int64_t bytes) {
+  if (thread_budget != nullptr) thread_budget->charge_append(out.size(), bytes);
+}
+
+void Held::add(int64_t bytes) {
+  if (thread_budget == nullptr) return;
+  thread_budget->hold(bytes);
+  bytes_ += bytes;
+}
+
+void Held::clear() {
+  if (thread_budget != nullptr) thread_budget->release(bytes_);
+  bytes_ = 0;
+}
 
 void check_value_depth(int depth) {
   if (depth > kMaxValueDepth)
@@ -116,6 +178,7 @@ Value Value::string(TextPtr text) {
 
 Value Value::list(std::vector<Value> items, Kind kind) {
   auto object = std::make_shared<ListObject>();
+  object->held.add((static_cast<int64_t>(items.size()) + 2) * kItemBytes);
   object->depth = depth_over(items);
   object->items = std::move(items);
   return Value::object(kind, std::move(object));
@@ -151,9 +214,11 @@ std::string Value::undefined_message() const { return static_cast<const Undefine
 
 const Value* DictObject::find(std::string_view key) const {
   if (!index.empty()) {
+    charge(static_cast<int64_t>(key.size()) / kBytesPerStep);
     const auto it = index.find(key);
     return it == index.end() ? nullptr : &entries[it->second].second;
   }
+  charge(static_cast<int64_t>(entries.size()) / 16);
   for (const auto& [name, value] : entries) {
     if (name.is_string() && name.bytes() == key) return &value;
   }
@@ -164,6 +229,7 @@ const Value* DictObject::find(const Value& key) const {
   if (key.is_string()) return find(std::string_view(key.bytes()));
   if (key.kind() == Kind::kList || key.kind() == Kind::kDict)
     throw Fault("unhashable type: '" + type_name(key) + "'");
+  charge(static_cast<int64_t>(entries.size()) / 16);
   for (const auto& [name, value] : entries) {
     if (!name.is_string() && equal(name, key)) return &value;
   }
@@ -176,6 +242,7 @@ void DictObject::put(Value key, Value value) {
     *const_cast<Value*>(old) = std::move(value);
     return;
   }
+  held.add(kEntryBytes);
   entries.emplace_back(std::move(key), std::move(value));
   if (entries.size() < kIndexedDict) return;
   const size_t first = index.empty() ? 0 : entries.size() - 1;
@@ -189,6 +256,7 @@ void GeneratorObject::force() {
   const auto maker = std::move(make);
   make = nullptr;
   items = maker();
+  held.add(static_cast<int64_t>(items.size()) * kItemBytes);
 }
 
 std::optional<Value> NativeObject::attribute(Runtime&, std::string_view) { return std::nullopt; }
@@ -243,12 +311,15 @@ bool equal(const Value& a, const Value& b) {
     case Kind::kNone:
       return true;
     case Kind::kString:
+      if (a.bytes().size() != b.bytes().size()) return false;
+      charge(static_cast<int64_t>(a.bytes().size()) / kBytesPerStep);
       return a.bytes() == b.bytes();
     case Kind::kList:
     case Kind::kTuple: {
       const auto &x = a.items(), &y = b.items();
       if (x.size() != y.size()) return false;
       for (size_t i = 0; i < x.size(); ++i) {
+        charge(1);
         if (!same_object(x[i], y[i]) && !equal(x[i], y[i])) return false;
       }
       return true;
@@ -256,6 +327,7 @@ bool equal(const Value& a, const Value& b) {
     case Kind::kDict: {
       if (a.dict().entries.size() != b.dict().entries.size()) return false;
       for (const auto& [key, value] : a.dict().entries) {
+        charge(1);
         const Value* other = b.dict().find(key);
         if (other == nullptr || !equal(value, *other)) return false;
       }
@@ -312,6 +384,7 @@ bool less(const Value& a, const Value& b, const char* symbol) {
   if (low.is_undefined()) throw Fault(low.undefined_message());
   if (high.is_undefined()) throw Fault(high.undefined_message());
   if (low.is_string() && high.is_string()) {
+    charge(static_cast<int64_t>(std::min(low.bytes().size(), high.bytes().size())) / kBytesPerStep);
     const int order = low.bytes().compare(high.bytes());  // UTF-8 sorts as its code points do
     return order < 0 || (or_equal && order == 0);
   }
@@ -362,14 +435,19 @@ std::vector<Value> iterate(const Value& value) {
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kView:
+      charge_items(static_cast<int64_t>(value.items().size()));
       return value.items();
     case Kind::kDict: {
+      charge_items(static_cast<int64_t>(value.dict().entries.size()));
       std::vector<Value> keys;
       keys.reserve(value.dict().entries.size());
       for (const auto& [key, unused] : value.dict().entries) keys.push_back(key);
       return keys;
     }
     case Kind::kString: {
+      const int64_t count = count_chars(value.bytes());
+      charge_items(count);
+      charge(count * kCharSteps);
       std::vector<Value> chars;
       const auto offsets = char_offsets(value.bytes());
       chars.reserve(offsets.size());
@@ -383,6 +461,7 @@ std::vector<Value> iterate(const Value& value) {
     case Kind::kRange: {
       std::vector<Value> numbers;
       const RangeObject& range = value.range();
+      charge_items(range.size);
       numbers.reserve(static_cast<size_t>(range.size));
       for (int64_t i = 0; i < range.size; ++i)
         numbers.push_back(Value::integer(range.start + range.step * i));
@@ -391,9 +470,12 @@ std::vector<Value> iterate(const Value& value) {
     case Kind::kGenerator: {
       GeneratorObject& generator = value.generator();
       generator.force();
-      std::vector<Value> rest(generator.items.begin() + static_cast<std::ptrdiff_t>(generator.next),
-                              generator.items.end());
-      generator.next = generator.items.size();
+      charge(static_cast<int64_t>(generator.items.size()) / 8);
+      std::vector<Value> rest = std::move(generator.items);
+      rest.erase(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(generator.next));
+      generator.items.clear();
+      generator.next = 0;
+      generator.held.clear();
       return rest;
     }
     default:
@@ -441,14 +523,19 @@ bool contains(const Value& container, const Value& item) {
     if (!item.is_string()) {
       throw Fault("'in <string>' requires string as left operand, not " + type_name(item));
     }
-    return container.bytes().find(item.bytes()) != std::string::npos;
+    charge(static_cast<int64_t>(container.bytes().size()) / kBytesPerStep);
+    return find_text(container.bytes(), item.bytes(), 0) != std::string::npos;
   }
   if (container.kind() == Kind::kDict) return container.dict().find(item) != nullptr;
   if (!is_iterable(container)) throw Fault("argument of type '" + type_name(container) + "' is not iterable");
-  for (const Value& candidate : iterate(container)) {
-    if (same_object(candidate, item) || equal(candidate, item)) return true;
-  }
-  return false;
+  const auto found = [&](const std::vector<Value>& items) {
+    charge(static_cast<int64_t>(items.size()) / 16);
+    return std::any_of(items.begin(), items.end(), [&](const Value& candidate) {
+      return same_object(candidate, item) || equal(candidate, item);
+    });
+  };
+  if (container.is_sequence() || container.kind() == Kind::kView) return found(container.items());
+  return found(iterate(container));
 }
 
 }  // namespace twinkle::jinja

@@ -49,6 +49,69 @@ enum class Kind : uint8_t {
 /// Nesting deeper than this is refused, so that no walk over a value can exhaust the stack.
 inline constexpr int kMaxValueDepth = 200;
 
+/// What one rendering may still take. Work on values is charged to the budget of its thread before it is
+/// done; where there is none, as while a template is parsed, nothing is counted.
+class Budget {
+ public:
+  explicit Budget(const RenderLimits& limits) : limits_(limits) {}
+  /// Makes a budget that of its thread.
+  class Use {
+   public:
+    explicit Use(Budget* budget);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Budget* outer_;
+  };
+  static Budget* current();
+
+  void charge(int64_t steps) {
+    steps_ += steps;
+    if (steps_ > limits_.max_steps) refuse_steps();
+  }
+  /// For a text of that many bytes that is about to be made.
+  void charge_text(int64_t bytes);
+  /// Likewise for the next piece of a text that has `size` bytes; a piece is at least a step.
+  void charge_append(int64_t size, int64_t bytes);
+  /// Refuses `bytes` more in lists and dicts.
+  void check_room(int64_t bytes) const;
+  void hold(int64_t bytes) {
+    check_room(bytes);
+    held_ += bytes;
+  }
+  void release(int64_t bytes) { held_ -= bytes; }
+
+ private:
+  [[noreturn]] void refuse_steps() const;
+  const RenderLimits& limits_;
+  int64_t steps_ = 0, held_ = 0;
+};
+
+inline constexpr int64_t kBytesPerStep = 64;
+/// Of the thread's budget, if there is one.
+void charge(int64_t steps);
+void charge_text(int64_t bytes);
+/// For `count` values that are about to be copied or put into a list.
+void charge_items(int64_t count);
+/// For a piece of `bytes` that is about to be added to a text.
+void charge_append(const TextBuilder& out, int64_t bytes);
+
+/// What a container counts as while it lives.
+class Held {
+ public:
+  Held() = default;
+  ~Held() { clear(); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  void add(int64_t bytes);
+  void clear();
+
+ private:
+  int64_t bytes_ = 0;
+};
+
 struct Object {
   virtual ~Object() = default;
   int depth = 1;
@@ -111,11 +174,13 @@ struct ListObject : Object {
   std::vector<Value> items;
   std::string type_name;            // of a view: "dict_items" ...
   std::vector<std::string> fields;  // names of a named tuple
+  Held held;
 };
 
 struct DictObject : Object {
   std::vector<std::pair<Value, Value>> entries;
   std::unordered_map<std::string_view, size_t> index;  // of string keys, once there are many
+  Held held;
 
   const Value* find(std::string_view key) const;
   const Value* find(const Value& key) const;
@@ -134,6 +199,7 @@ struct GeneratorObject : Object {
   std::vector<Value> items;
   size_t next = 0;
   std::string name;
+  Held held;
   void force();
 };
 
