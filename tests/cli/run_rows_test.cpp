@@ -273,14 +273,17 @@ TEST_F(RunRows, RowsOfOtherColumnsAreOtherRows) {
   }
 }
 
-// A row that is dropped in each epoch is one row.
+// A row that is dropped in each epoch is one row, and many may stand in a row.
 TEST_F(RunRows, DroppedRowsAreCountedOnce) {
-  write_text(root_ + "/some.jsonl",
-             read_file(root_ + "/rows.jsonl") + R"({"query": "q", "response": 5})" + "\n");
+  std::string rows = read_file(root_ + "/rows.jsonl");
+  for (int i = 0; i < 30; ++i)
+    rows += R"({"query": "q", "response": 5})"
+            "\n";
+  write_text(root_ + "/some.jsonl", rows);
   for (const char* flag : {"--streaming", "--lazy"}) {
     const Ran ran = sft(flag + 2, {flag, "--bad-rows", "drop", "--max-steps", "16"}, "some.jsonl");
     EXPECT_EQ(ran.code, 0) << ran.err;
-    EXPECT_HAS(ran.err, "dropped 1 rows of ");
+    EXPECT_HAS(ran.err, "dropped 30 rows of ");
     const Ran plan = run_program("twinkle", {"plan", "--model-id", model(), flag, "--max-length", "64",
                                              "--max-steps", "1", "--dataset-id", root_ + "/none.jsonl"});
     EXPECT_EQ(plan.code, 2);

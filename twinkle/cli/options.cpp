@@ -346,6 +346,7 @@ DataLoader make_lazy_loader(const ParsedArgs& args, Dataset data, std::shared_pt
   }
   DataLoaderOptions options = loader_options(args);
   options.bad_rows = parse_bad_rows(args.get_string("bad_rows"));
+  options.max_retries = std::numeric_limits<int64_t>::max();  // rows that are dropped may stand in a row
   options.num_workers = kLazyWorkers;
   return DataLoader(std::make_shared<LazyDataset>(std::move(data), std::move(tmpl)), options);
 }
