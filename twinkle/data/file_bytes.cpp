@@ -1,6 +1,7 @@
 #include "twinkle/data/file_bytes.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -27,45 +28,6 @@ bool ends_with_any_case(std::string_view text, std::string_view end) {
   }
   return true;
 }
-
-// An open file that has no name any more once it is mapped.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& source) : source_(source) {
-    const char* folder = std::getenv("TMPDIR");
-    name_ = std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") + "/twinkle-rows-XXXXXX";
-    fd_ = ::mkstemp(name_.data());
-    if (fd_ < 0) fail();
-  }
-  ~TemporaryFile() {
-    ::close(fd_);
-    ::unlink(name_.c_str());
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  void write(const char* data, size_t size) {
-    while (size > 0) {
-      const ssize_t done = ::write(fd_, data, size);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail();
-      data += done;
-      size -= static_cast<size_t>(done);
-    }
-  }
-  const std::string& name() const { return name_; }
-
- private:
-  [[noreturn]] void fail() const {
-    const int code = errno;
-    const std::string message = "[dataset] cannot unpack '" + source_ + "' into '" + name_ +
-                                "': " + std::strerror(code) + " (TMPDIR names another folder)";
-    if (code == ENOSPC || code == EDQUOT) throw exhausted(message);
-    throw unavailable(message);
-  }
-  std::string source_, name_;
-  int fd_ = -1;
-};
 
 Error broken(const std::string& path, const std::string& reason) {
   return invalid_argument("[dataset] '" + path + "': " + reason);
@@ -136,10 +98,52 @@ std::string without_compression(const std::string& path) {
   return path;
 }
 
+void FileBytes::check_whole() const {
+  struct stat info{};
+  if (inode_ == 0 || ::stat(path_.c_str(), &info) != 0) return;
+  if (info.st_dev != device_ || info.st_ino != inode_) return;
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size >= map_.text().size()) return;
+  throw unavailable("[dataset] '" + path_ + "' was cut from " + std::to_string(map_.text().size()) + " to " +
+                    std::to_string(size) + " bytes while it was read");
+}
+
+TemporaryFile::TemporaryFile(const std::string& source) : source_(source) {
+  const char* folder = std::getenv("TMPDIR");
+  name_ = std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") + "/twinkle-rows-XXXXXX";
+  fd_ = ::mkstemp(name_.data());
+  if (fd_ < 0) fail();
+}
+
+TemporaryFile::~TemporaryFile() {
+  ::close(fd_);
+  ::unlink(name_.c_str());
+}
+
+void TemporaryFile::write(const char* data, size_t size) {
+  while (size > 0) {
+    const ssize_t done = ::write(fd_, data, size);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail();
+    data += done;
+    size -= static_cast<size_t>(done);
+  }
+}
+
+void TemporaryFile::fail() const {
+  const int code = errno;
+  const std::string message = "[dataset] cannot unpack '" + source_ + "' into '" + name_ +
+                              "': " + std::strerror(code) + " (TMPDIR names another folder)";
+  if (code == ENOSPC || code == EDQUOT) throw exhausted(message);
+  throw unavailable(message);
+}
+
 FileBytes::FileBytes(const std::string& path) : path_(path) {
   const bool gzip = ends_with_any_case(path, ".gz"), zstd = ends_with_any_case(path, ".zst");
   if (!gzip && !zstd) {
     map_ = MappedFile(path);
+    struct stat info{};
+    if (::stat(path.c_str(), &info) == 0) device_ = info.st_dev, inode_ = info.st_ino;
     return;
   }
   const MappedFile packed(path);

@@ -17,8 +17,9 @@ class TableFile {
   virtual int64_t num_rows() const = 0;
   /// All columns of a row, null ones too. Dates and times are ISO 8601 text, decimals text, bytes that are
   /// not UTF-8 base64 text; text that is not UTF-8 and types without such a form (durations, intervals) are
-  /// invalid_argument "column 'NAME' ...". Rows are decoded by groups, of which a few are kept: neighbours
-  /// cost little.
+  /// invalid_argument "column 'NAME' ...". Arrow files are read where they lie. Of a Parquet file the first
+  /// rows are kept; when another is asked for, the whole file is unpacked, a batch at a time, into an Arrow
+  /// file without a name in TMPDIR, which is mapped: every row costs the same, whatever the order.
   virtual Row row(int64_t index) const = 0;
 };
 
