@@ -2,6 +2,11 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
 #include "tests/data/data_testing.h"
 #include "tests/needs.h"
 #include "twinkle/core/files.h"
@@ -114,6 +119,48 @@ TEST_F(SourcesTest, PatternsAndMixedColumns) {
             (std::vector<Json>{{{"a", 1}}, {{"a", "x"}, {"b", Json::array({1})}}}));
 }
 
+// As Python's glob with recursive=True: "**" stands for any folders. Links to folders are followed, and what
+// can be reached twice is read once.
+TEST_F(SourcesTest, FoldersBelowAndLinks) {
+  for (const char* name :
+       {"g/0.jsonl", "g/a/1.jsonl", "g/a/b/2.jsonl", "g/[x]/3.jsonl", "g/.h/4.jsonl", "far/5.jsonl"})
+    write(name, std::string("{\"n\":") + name[std::strlen(name) - 7] + "}\n");
+  const auto numbers = [&](const std::string& pattern) {
+    std::string out;
+    for (const Json& row : rows_of({in_dir(pattern)})) out += row.at("n").dump();
+    return out;
+  };
+  const auto expect = [&](const std::vector<std::pair<const char*, const char*>>& cases) {
+    for (const auto& [pattern, want] : cases) EXPECT_EQ(numbers(pattern), want) << pattern;
+  };
+  expect({{"g/**/*.jsonl", "0312"},
+          {"g/**", "0312"},
+          {"g/**/a/**/*.jsonl", "12"},
+          {"**/b/*.jsonl", "2"},
+          {"*/**/[12].jsonl", "12"},
+          {"g/a**/*.jsonl", "1"},
+          {"g/*.jsonl", "0"},
+          {"g", "0312"}});
+  std::filesystem::create_directory_symlink("../far", in_dir("g/link"));
+  std::filesystem::create_directory_symlink("..", in_dir("g/a/round"));
+  std::filesystem::create_directory_symlink("nowhere", in_dir("g/lost"));
+  expect({{"g", "03125"}, {"g/**/*.jsonl", "03125"}, {"g/link/*.jsonl", "5"}, {"**/far/*.jsonl", "5"}});
+}
+
+TEST_F(SourcesTest, AFileThatIsCutShortIsNamed) {
+  const std::string path = write("cut.jsonl", "{\"n\":1}\n" + std::string(1 << 16, ' ') + "{\"n\":2}\n");
+  const Dataset data({path});
+  EXPECT_EQ(data.row(1).at("n"), 2);
+  std::filesystem::resize_file(path, 9);
+  EXPECT_EQ(test::thrown([&] { static_cast<void>(data.row(1)); }, ErrorKind::kUnavailable),
+            "[dataset] '" + path + "' was cut from 65552 to 9 bytes while it was read");
+  // What takes its place is another file.
+  const std::string whole = write("whole.jsonl", "{\"n\":1}\n{\"n\":2}\n");
+  const Dataset kept({whole});
+  std::filesystem::rename(write("new.jsonl", "{}\n"), whole);
+  EXPECT_EQ(kept.row(1).at("n"), 2);
+}
+
 // Numbers that differ in type only are equal; floats come through Arrow's float32 as doubles.
 void expect_same(const Json& got, const Json& want, const std::string& where) {
   if (want.is_object()) {
@@ -150,6 +197,41 @@ TEST_F(SourcesTest, TablesAreWhatPyarrowReads) {
   EXPECT_EQ(data.size(), 800);
   EXPECT_EQ(data.row(0).at("prompt")[0].at("content"), "8,3:9,4");
   EXPECT_EQ(data.place(3), root + "tinyzero_arithmetic_train.parquet row 4");
+}
+
+// Rows far from the first come from an unpacked file: in any order, from several threads, and where a group
+// of rows is broken, those of the others.
+TEST_F(SourcesTest, ParquetRowsInAnyOrder) {
+#ifndef TWINKLE_HAS_ARROW
+  test::cannot_run("the Arrow library in this build (scripts/setup fetches it)");
+#endif
+  constexpr int64_t kRows = 90000;  // two groups
+  std::vector<Row> rows;
+  for (int64_t i = 0; i < kRows; ++i)
+    rows.push_back({{"n", i}, {"list", {{{"x", std::to_string(i * 7919 % 1000)}}}}});
+  const std::string path = in_dir("UP.PARQUET");
+  write_parquet_file(path, rows);
+  const auto table = open_table_file(path);
+  ASSERT_EQ(table->num_rows(), kRows);
+  std::atomic<int64_t> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t k = 0; k < 2000; ++k) {
+        const int64_t i = (k * 7901 + t * 13) % kRows;
+        if (table->row(i) != rows[static_cast<size_t>(i)]) ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  std::string bytes = read_file(path);
+  bytes.replace(bytes.size() * 9 / 10, 300, std::string(300, 'x'));
+  const auto broken = open_table_file(write("broken.parquet", bytes));
+  EXPECT_EQ(broken->row(2000), rows[2000]);
+  EXPECT_EQ(broken->row(65000), rows[65000]);
+  const std::string error = error_of([&] { broken->row(kRows - 1); });
+  EXPECT_EQ(error.find("[dataset] 'broken.parquet': "), 0u) << error;
 }
 
 TEST_F(SourcesTest, BrokenTablesAreNamed) {

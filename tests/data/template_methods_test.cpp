@@ -21,7 +21,9 @@ constexpr const char* kChatML =
 
 std::unique_ptr<Template> minimind(TemplateOptions options = {}) {
   if (options.chat_template.empty()) options.chat_template = kChatML;
-  return make_template("Template", Tokenizer::load(test::test_data("tokenizers/minimind")), options);
+  static const std::shared_ptr<const Tokenizer> tokenizer =
+      Tokenizer::load(test::test_data("tokenizers/minimind"));
+  return make_template("Template", tokenizer, options);
 }
 
 Json msg(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }

@@ -8,7 +8,11 @@
 namespace twinkle::cli {
 
 std::string inspect_kind(const std::string& path, const std::string& kind) {
-  if (!file_exists(path)) throw not_found("[inspect] no file or folder '" + path + "'");
+  if (!file_exists(path)) {
+    const bool rows = kind == "auto" || kind == "dataset";
+    if (rows && path.find_first_of("*?[") != std::string::npos) return "dataset";
+    throw not_found("[inspect] no file or folder '" + path + "'");
+  }
   if (kind != "auto") return kind;
   const auto has = [&](const char* name) { return file_exists(path + "/" + name); };
   if (is_directory(path)) {
@@ -19,7 +23,8 @@ std::string inspect_kind(const std::string& path, const std::string& kind) {
     return "dataset";
   }
   const std::filesystem::path file(path);
-  const std::string extension = file.extension().string();
+  std::string extension = file.extension().string();
+  for (char& c : extension) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   if (extension == ".gguf") return "gguf";
   if (extension == ".safetensors") return "safetensors";
   const std::string name = file.filename().string();

@@ -3,7 +3,9 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
+#include <set>
 
 #include "twinkle/core/error.h"
 #include "twinkle/data/csv.h"
@@ -96,21 +98,94 @@ size_t value_end(std::string_view text, size_t at, bool in_list) {
   return text.size();
 }
 
-std::vector<std::string> files_of_folder(const std::string& path, std::vector<std::string>* notes) {
-  std::vector<std::string> paths, unreadable;
-  int64_t skipped = 0;
-  std::error_code code;
-  auto it = std::filesystem::recursive_directory_iterator(path, code);
-  if (code) throw unavailable("[dataset] cannot list '" + path + "': " + code.message());
-  for (; it != std::filesystem::recursive_directory_iterator(); it.increment(code)) {
-    if (code) throw unavailable("[dataset] cannot list '" + path + "': " + code.message());
-    const std::string name = it->path().filename().string();
-    if (name.starts_with('.')) {
-      if (it->is_directory(code)) it.disable_recursion_pending();
-      continue;
+bool is_hidden(const std::filesystem::path& path) { return path.filename().string().starts_with('.'); }
+
+// The folders in and below `path` that are not hidden, each once: links to folders are followed when the
+// folders that are there themselves are known.
+std::vector<std::string> folders_below(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> out;
+  std::deque<std::string> open = {path}, links;
+  std::set<std::string> seen;
+  for (std::error_code code; !open.empty() || !links.empty();) {
+    std::deque<std::string>& from = open.empty() ? links : open;
+    const std::string folder = std::move(from.front());
+    from.pop_front();
+    const std::string real = fs::canonical(folder, code).string();
+    if (!code && !seen.insert(real).second) continue;
+    auto it = code ? fs::directory_iterator() : fs::directory_iterator(folder, code);
+    if (code) throw unavailable("[dataset] cannot list '" + folder + "': " + code.message());
+    out.push_back(folder);
+    std::vector<std::string> found, linked;
+    for (; it != fs::directory_iterator(); it.increment(code)) {
+      if (code) throw unavailable("[dataset] cannot list '" + folder + "': " + code.message());
+      std::error_code ignored;  // of a link to nothing
+      if (is_hidden(it->path()) || !it->is_directory(ignored)) continue;
+      (it->is_symlink(ignored) ? linked : found).push_back(it->path().string());
     }
-    if (!it->is_regular_file(code)) continue;
-    const std::string file = it->path().string();
+    std::sort(found.begin(), found.end());
+    std::sort(linked.begin(), linked.end());
+    open.insert(open.end(), found.begin(), found.end());
+    links.insert(links.end(), linked.begin(), linked.end());
+  }
+  return out;
+}
+
+// A path as a pattern that matches it alone.
+std::string literally(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c == '*' || c == '?' || c == '[' || c == '\\') out.push_back('\\');
+    out.push_back(c);
+  }
+  return out;
+}
+
+std::set<std::string> matches_of(const std::string& pattern) {
+  std::set<std::string> out;
+  // A part "**" stands for any folders, also for none; last of all, for all that is in them.
+  size_t at = 0;
+  while ((at = pattern.find("**", at)) != std::string::npos) {
+    const bool begins = at == 0 || pattern[at - 1] == '/';
+    const bool ends = at + 2 == pattern.size() || pattern[at + 2] == '/';
+    if (begins && ends) break;
+    at = pattern.find_first_not_of('*', at);
+    if (at == std::string::npos) break;
+  }
+  if (at == std::string::npos) {
+    ::glob_t found{};
+    const int code = ::glob(pattern.c_str(), 0, nullptr, &found);
+    for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i) out.insert(found.gl_pathv[i]);
+    ::globfree(&found);
+    return out;
+  }
+  const std::string rest = at + 3 < pattern.size() ? pattern.substr(at + 3) : "*";
+  const auto roots =
+      at == 0 ? std::set<std::string>{""} : matches_of(pattern.substr(0, at == 1 ? 1 : at - 1));
+  for (const auto& root : roots) {
+    if (!root.empty() && !is_directory(root)) continue;
+    for (std::string folder : folders_below(root.empty() ? "." : root)) {
+      if (root.empty()) folder = folder == "." ? "" : folder.substr(2);
+      if (!folder.empty() && !folder.ends_with('/')) folder += '/';
+      out.merge(matches_of(literally(folder) + rest));
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> files_of_folder(const std::string& path, std::vector<std::string>* notes) {
+  std::vector<std::string> all, paths, unreadable;
+  int64_t skipped = 0;
+  for (const auto& folder : folders_below(path)) {
+    std::error_code code;
+    auto it = std::filesystem::directory_iterator(folder, code);
+    for (; !code && it != std::filesystem::directory_iterator(); it.increment(code)) {
+      std::error_code ignored;
+      if (!is_hidden(it->path()) && it->is_regular_file(ignored)) all.push_back(it->path().string());
+    }
+    if (code) throw unavailable("[dataset] cannot list '" + folder + "': " + code.message());
+  }
+  for (const std::string& file : all) {
     if (kind_of(file) != FileKind::kOther) {
       paths.push_back(file);
     } else if (holds_rows_we_cannot_read(file)) {
@@ -173,15 +248,11 @@ std::vector<std::string> RowFiles::paths_of(const std::string& path, std::vector
     return {path};
   }
   if (path.find_first_of("*?[") != std::string::npos) {
-    ::glob_t found{};
-    const int code = ::glob(path.c_str(), 0, nullptr, &found);
     std::vector<std::string> paths;
-    for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i) {
-      if (!is_directory(found.gl_pathv[i])) paths.emplace_back(found.gl_pathv[i]);
+    for (const auto& file : matches_of(path)) {
+      if (!is_directory(file)) paths.push_back(file);
     }
-    ::globfree(&found);
     if (paths.empty()) throw not_found("[dataset] no file matches '" + path + "'");
-    std::sort(paths.begin(), paths.end());
     return paths;
   }
   throw not_found("[dataset] no file or folder '" + path + "'; give the path of a file (" + kKnown +
@@ -203,7 +274,8 @@ void RowFiles::add_file(const std::string& path, const RowFileOptions& options) 
   if (kind == FileKind::kTable) {
     file.kind = Kind::kTable;
     file.table = open_table_file(path);
-    file.table_hash = sha256_hex(MappedFile(path).text());
+    file.bytes = FileBytes(path);
+    file.table_hash = sha256_hex(file.bytes.text());
     const int64_t count = file.table->num_rows();
     if (count >= INT32_MAX) throw invalid_argument("[dataset] '" + path + "' has more than 2^31 rows");
     const auto number = static_cast<int32_t>(files_.size()) - 1;
@@ -414,6 +486,7 @@ std::string RowFiles::place(const RowRef& ref) const {
 
 Row RowFiles::parse(const RowRef& ref) const {
   const File& file = files_[static_cast<size_t>(ref.file)];
+  file.bytes.check_whole();
   if (file.kind == Kind::kTable) {
     try {
       return file.table->row(ref.begin);

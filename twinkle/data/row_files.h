@@ -9,8 +9,10 @@
 // .txt     rows {"text": ...}: the whole file ("file"), cut at blank lines ("paragraph"), or by line ("line")
 // .parquet, .arrow, .feather, .ipc  tables (Arrow files and streams)
 // .gz, .zst of all but tables; a byte order mark and CRLF line ends are accepted everywhere
-// folder   every such file below it, by path; hidden files and files of other kinds are skipped and noted
-// a*.csv   a pattern of paths (*, ?, [...]), in order
+// folder   every such file below it, by path; hidden files and files of other kinds are skipped and noted.
+// Links
+//          to folders are followed; a folder that can be reached in several ways is read once
+// a*.csv   a pattern of paths (*, ?, [...]; ** stands for any folders), in order
 #pragma once
 
 #include <cstdint>
