@@ -197,8 +197,10 @@ TEST(TemplateLabels, RoundsFlagsAndWeights) {
   }
   row.messages[1]["loss"] = 1e20;  // they are multiplied
   row.messages[1]["weight"] = 1e20;
-  EXPECT_EQ(thrown([&] { tmpl->encode(row); }),
-            "[template] message 1: 'weight' must be true, false or a number from 0 to 1e30, got 1e+20");
+  EXPECT_EQ(
+      thrown([&] { tmpl->encode(row); }),
+      "[template] message 1: its 'loss', 'train' and 'weight' multiplied give more than 1e30; make one of "
+      "them smaller");
 }
 
 TEST(TemplateLabels, AToolCallWithLossFalseHasNoTrainedToken) {

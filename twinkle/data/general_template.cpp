@@ -28,13 +28,17 @@ float message_weight(const Json& message, size_t index) {
     if (it == message.end() || it->is_null()) continue;
     if (it->is_boolean()) {
       weight *= it->get<bool>() ? 1 : 0;
-    } else if (it->is_number() && it->get<double>() >= 0 &&
-               std::max(weight, 1.0) * it->get<double>() <= kMaxWeight) {
+    } else if (it->is_number() && it->get<double>() >= 0 && it->get<double>() <= kMaxWeight) {
       weight *= it->get<double>();
     } else {
       throw invalid_argument(place(index) + ": '" + name +
                              "' must be true, false or a number from 0 to 1e30, got " + it->dump());
     }
+  }
+  if (weight > kMaxWeight) {
+    throw invalid_argument(place(index) +
+                           ": its 'loss', 'train' and 'weight' multiplied give more than 1e30; make one of "
+                           "them smaller");
   }
   return static_cast<float>(weight);
 }
