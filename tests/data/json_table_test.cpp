@@ -1,4 +1,6 @@
 // Rows that free-form objects are in, through tables and back: they are trained on as the same text.
+#include <cstring>
+
 #include "tests/data/data_testing.h"
 #include "twinkle/core/files.h"
 #include "twinkle/text/tokenizer_bytes.h"
@@ -111,6 +113,21 @@ TEST_F(JsonTableTest, ColumnsAreTypedOnlyWhereNothingIsLost) {
       error_of([&] { column({18446744073709551615u}); }),
       "[dataset] cannot save 'saved.parquet': row 1, column 'c' holds the integer 18446744073709551615, "
       "which is past 64 bits; save as jsonl");
+}
+
+// The footer says 78 rows where its only group of rows has 77.
+TEST_F(JsonTableTest, AFileWithAnotherNumberOfRowsThanItsGroupsIsRefused) {
+  const std::string path = saved(std::vector<Json>(77, {{"c", "text"}}));
+  std::string bytes = read_file(path);
+  uint32_t footer = 0;
+  std::memcpy(&footer, bytes.data() + bytes.size() - 8, sizeof(footer));
+  const size_t at = bytes.find("\x16\x9a\x01", bytes.size() - 8 - footer);  // i64 77, zigzag
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + 1] = '\x9c';
+  write_file_atomic(in_dir("wrong.parquet"), bytes);
+  EXPECT_EQ(test::thrown([&] { Dataset({in_dir("wrong.parquet")}); }),
+            "[dataset] '" + in_dir("wrong.parquet") +
+                "': it says that it has 78 rows, which its groups of rows do not have");
 }
 
 }  // namespace

@@ -118,11 +118,11 @@ std::vector<std::string> folders_below(const std::string& path) {
     out.push_back(folder);
     std::vector<std::string> found, linked;
     for (; it != fs::directory_iterator(); it.increment(code)) {
-      if (code) throw unavailable("[dataset] cannot list '" + folder + "': " + code.message());
       std::error_code ignored;  // of a link to nothing
       if (is_hidden(it->path()) || !it->is_directory(ignored)) continue;
       (it->is_symlink(ignored) ? linked : found).push_back(it->path().string());
     }
+    if (code) throw unavailable("[dataset] cannot list '" + folder + "': " + code.message());
     std::sort(found.begin(), found.end());
     std::sort(linked.begin(), linked.end());
     open.insert(open.end(), found.begin(), found.end());

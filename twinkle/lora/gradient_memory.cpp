@@ -66,7 +66,13 @@ at::Tensor GradientMemory::take(int64_t elements) {
     state_->let_go();
   }
   if (!memory.defined()) {
-    memory = at::empty({elements}, at::kFloat);
+    try {
+      memory = at::empty({elements}, at::kFloat);
+    } catch (...) {
+      const std::lock_guard lock(state_->mutex);
+      state_->in_use -= elements;
+      throw;
+    }
     prefer_huge_pages(memory.data_ptr(), static_cast<size_t>(memory.nbytes()));
   }
   float* data = memory.mutable_data_ptr<float>();

@@ -24,6 +24,7 @@ namespace {
 Error bad_file(const std::string& path, const arrow::Status& status) {
   std::string reason = status.message();
   reason = reason.substr(0, reason.find('\n'));
+  if (status.IsOutOfMemory()) return exhausted("[dataset] '" + path + "': " + reason);
   return invalid_argument("[dataset] '" + path + "': " + reason);
 }
 
@@ -84,6 +85,7 @@ class Batches {
   Row row(int64_t index) const {
     const auto i =
         static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), index) - begins_.begin() - 1);
+    TW_CHECK(index >= 0 && i < batches_.size(), "a row of the table");
     if (batches_[i] == nullptr) throw invalid_argument(problems_.at(i));
     return row_of(*batches_[i], index - begins_[i]);
   }
@@ -140,6 +142,15 @@ class ParquetTable final : public TableFile {
     check(reader_->GetSchema(&schema_), path);
     check_names(*schema_, path);
     num_rows_ = reader_->parquet_reader()->metadata()->num_rows();
+    int64_t of_groups = 0;
+    for (int g = 0; g < reader_->num_row_groups(); ++g) {
+      if (rows_in(g) < 0 || __builtin_add_overflow(of_groups, rows_in(g), &of_groups)) of_groups = -1;
+      if (of_groups < 0) break;
+    }
+    if (of_groups != num_rows_) {
+      throw invalid_argument("[dataset] '" + path + "': it says that it has " + std::to_string(num_rows_) +
+                             " rows, which its groups of rows do not have");
+    }
   }
   int64_t num_rows() const override { return num_rows_; }
 
@@ -182,7 +193,7 @@ class ParquetTable final : public TableFile {
   void read_head() const {
     for (int g = 0; g < reader_->num_row_groups() && head_.num_rows() == 0; ++g) {
       each_batch(g, [&](std::shared_ptr<arrow::RecordBatch> batch) {
-        head_.add(std::move(batch));
+        head_.add(batch->Slice(0, rows_in(g)));
         return false;
       });
       if (rows_in(g) > 0) return;
@@ -200,12 +211,14 @@ class ParquetTable final : public TableFile {
     for (int g = 0; g < reader_->num_row_groups(); ++g) {
       int64_t left = rows_in(g);
       std::string problem = each_batch(g, [&](const std::shared_ptr<arrow::RecordBatch>& batch) {
+        if (batch->num_rows() > left) return false;
         out.check(writer->WriteRecordBatch(*batch));
         parts.push_back({batch->num_rows(), ""});
         left -= batch->num_rows();
         return true;
       });
-      if (left > 0 && problem.empty()) problem = "[dataset] '" + path_ + "': a group of rows is too short";
+      if (left > 0 && problem.empty())
+        problem = "[dataset] '" + path_ + "': a group of rows has another number of rows than it says";
       if (left > 0) parts.push_back({left, std::move(problem)});
     }
     out.check(writer->Close());
