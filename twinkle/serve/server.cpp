@@ -134,6 +134,7 @@ Server::Server(ServerOptions options, MakeEngine make_engine)
 }
 
 Server::~Server() {
+  stopping_ = true;  // a body that waits to be read gets no answer any more, so it must have no effect
   http_->stop();
   loader_.join();
   readers_.clear();
@@ -254,8 +255,10 @@ void Server::handle(HttpRequest request, HttpServer::Respond respond) {
   if (!takes_long(request)) return answer(request, std::move(respond));
   const auto idlest =
       std::ranges::min_element(readers_, {}, [](const auto& reader) { return reader->size(); });
-  (*idlest)->add([this, request = std::make_shared<HttpRequest>(std::move(request)),
-                  respond = std::move(respond)] { answer(*request, respond); });
+  (*idlest)->add(
+      [this, request = std::make_shared<HttpRequest>(std::move(request)), respond = std::move(respond)] {
+        if (!stopping_) answer(*request, respond);
+      });
 }
 
 void Server::answer(const HttpRequest& request, HttpServer::Respond respond) {

@@ -7,6 +7,7 @@
 // origins are refused, so that no web page can use a server on the reader's machine.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -85,6 +86,7 @@ class Server {
   std::unique_ptr<SessionKeeper> sessions_;
   std::unique_ptr<TinkerApi> tinker_;
   std::unique_ptr<AdminApi> admin_;
+  std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<Background>> readers_;  // of large bodies
   mutable std::mutex error_mutex_;
   std::string engine_error_;

@@ -171,24 +171,13 @@ class Bpe : public Model {
   template <class SymbolsOf>
   void word_ids(std::string_view word, const Vocab& vocab, const WholeMarks& marks, size_t max_size,
                 uint32_t owner, SymbolsOf symbols_of, std::vector<int32_t>& out) const {
-    const uint64_t hash = Vocab::hash(word);
-    const int64_t entry = word.size() <= max_size ? vocab.find_entry(word, hash) : -1;
-    const auto known = entry >= 0 ? marks.get(entry) : WholeMarks::kParts;
-    if (known == WholeMarks::kWhole) {
-      out.push_back(vocab.entry(entry).id);
-      return;
-    }
-    WordCache& cache = WordCache::of_thread();
-    if (cache.get(owner, hash, word, out)) return;
-    thread_local std::vector<Symbol> symbols;
-    symbols.clear();
-    symbols_of(word, symbols);
-    const size_t count = merge(merges_, symbols.data(), symbols.size());
-    for (size_t i = 0; i < count; ++i) out.push_back(symbols[i].id);
-    const bool whole = entry >= 0 && count == 1 && symbols[0].id == vocab.entry(entry).id;
-    if (known == WholeMarks::kUnknown) marks.set(entry, whole ? WholeMarks::kWhole : WholeMarks::kParts);
-    if (!whole) cache.put(owner, hash, word, symbols.data(), count);
-    trim_buffer(symbols);
+    ids_of_word<Symbol>(
+        word, vocab, marks, max_size, owner,
+        [&](std::string_view text, std::vector<Symbol>& symbols) {
+          symbols_of(text, symbols);
+          symbols.resize(merge(merges_, symbols.data(), symbols.size()));
+        },
+        out);
   }
 
   void char_symbols(std::string_view text, std::vector<Symbol>& symbols) const {

@@ -74,23 +74,9 @@ class Unigram : public Model {
   }
 
   void ids(std::string_view text, std::vector<int32_t>& out) const override {
-    const uint64_t hash = Vocab::hash(text);
-    const int64_t entry = vocab_.find_entry(text, hash);
-    const auto known = entry >= 0 ? whole_.get(entry) : WholeMarks::kParts;
-    if (known == WholeMarks::kWhole) {
-      out.push_back(vocab_.entry(entry).id);
-      return;
-    }
-    WordCache& cache = WordCache::of_thread();
-    if (cache.get(owner_, hash, text, out)) return;
-    thread_local std::vector<Token> tokens;
-    tokens.clear();
-    tokenize(text, tokens);
-    for (const Token& t : tokens) out.push_back(t.id);
-    const bool whole = entry >= 0 && tokens.size() == 1 && tokens[0].id == vocab_.entry(entry).id;
-    if (known == WholeMarks::kUnknown) whole_.set(entry, whole ? WholeMarks::kWhole : WholeMarks::kParts);
-    if (!whole) cache.put(owner_, hash, text, tokens.data(), tokens.size());
-    trim_buffer(tokens);
+    ids_of_word<Token>(
+        text, vocab_, whole_, std::numeric_limits<size_t>::max(), owner_,
+        [this](std::string_view word, std::vector<Token>& tokens) { tokenize(word, tokens); }, out);
   }
 
   Json to_json() const override {

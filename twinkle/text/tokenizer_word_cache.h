@@ -1,5 +1,6 @@
-// Ids of the words that a thread met last. What is no token as a whole is merged or searched anew each time
-// it comes, and in real text the same words come again and again.
+// Ids of words: those whose one token is the whole word, and of the others those that a thread met last. What
+// is no token as a whole is merged or searched anew each time it comes, and in real text the same words come
+// again and again.
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,9 @@
 #include <memory>
 #include <string_view>
 #include <vector>
+
+#include "twinkle/text/tokenizer_bpe.h"
+#include "twinkle/text/tokenizer_vocab.h"
 
 namespace twinkle::tokenizer {
 
@@ -59,5 +63,29 @@ class WordCache {
 
   std::unique_ptr<Slot[]> slots_;
 };
+
+/// Appends the ids of a word. `split` gives its tokens (with a member `id`) where they are not remembered;
+/// what it gives depends on the word alone. Words of more than `max_size` bytes are not in `vocab`.
+template <class Token, class Split>
+void ids_of_word(std::string_view word, const Vocab& vocab, const WholeMarks& marks, size_t max_size,
+                 uint32_t owner, const Split& split, std::vector<int32_t>& out) {
+  const uint64_t hash = Vocab::hash(word);
+  const int64_t entry = word.size() <= max_size ? vocab.find_entry(word, hash) : -1;
+  const auto known = entry >= 0 ? marks.get(entry) : WholeMarks::kParts;
+  if (known == WholeMarks::kWhole) {
+    out.push_back(vocab.entry(entry).id);
+    return;
+  }
+  WordCache& cache = WordCache::of_thread();
+  if (cache.get(owner, hash, word, out)) return;
+  thread_local std::vector<Token> tokens;
+  tokens.clear();
+  split(word, tokens);
+  for (const Token& t : tokens) out.push_back(t.id);
+  const bool whole = entry >= 0 && tokens.size() == 1 && tokens[0].id == vocab.entry(entry).id;
+  if (known == WholeMarks::kUnknown) marks.set(entry, whole ? WholeMarks::kWhole : WholeMarks::kParts);
+  if (!whole) cache.put(owner, hash, word, tokens.data(), tokens.size());
+  trim_buffer(tokens);
+}
 
 }  // namespace twinkle::tokenizer
