@@ -211,6 +211,8 @@ TEST(EmbeddingRows, AnchorsPositivesNegatives) {
   EXPECT_EQ(data_of("EmbeddingProcessor", {{"sentence1", "a"}, {"sentence2", "b"}, {"score", 3.8}}, "score"),
             "3.8");
   EXPECT_EQ(error_of("EmbeddingProcessor", {{"query", "q"}, {"pos", Json::array()}}), "has no positive text");
+  EXPECT_EQ(error_of("EmbeddingProcessor", {{"anchor", "q"}, {"positive", "p"}, {"system", "s"}}),
+            "has 'system', and texts that are compared take none; remove the column");
   EXPECT_EQ(error_of("EmbeddingProcessor", {{"query", "q"}, {"pos", "p"}, {"tools", {{{"name", "f"}}}}}),
             "has 'tools', and no prompt to put them into; remove the column or the row");
 }

@@ -68,6 +68,13 @@ TEST(CoreRestart, GoesOnOnlyOnTheBaseAndInstructionSetOfBefore) {
           "another --dtype); they would go on with other numbers. Start as before, use another --data-dir, "
           "or say --accept-engine-change");
   rig.accept_engine_change(true);
+  for (const char* broken : {"", "[]", R"({"weights": 1})"}) {
+    write_file_atomic(dir / "data/basis.json", broken);
+    EXPECT_EQ(test::thrown([&] { rig.reopen(); }, ErrorKind::kUnavailable),
+              "[data_dir] '" + (dir / "data/basis.json") +
+                  "' is damaged; restore it, or remove it to go on with the present engine");
+  }
+  write_file_atomic(dir / "data/basis.json", R"({"weights": "base", "isa": "avx2"})");
   rig.reopen();
   EXPECT_EQ(rig.run(Rig::step(kAnn, m, 2)), R"({"metrics":{"optimizer_step":1.0}})");
   EXPECT_EQ(rig.weight(kAnn, m, 3), 51);

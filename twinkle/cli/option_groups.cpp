@@ -331,7 +331,7 @@ ArgGroup machine_args() {
              "Threads (default: the cores this process may use); never changes a number.",
              {.min = 1, .max = 1024}),
       option("max_tokens_per_pass", kInt, nullptr,
-             "Tokens that go through the model together: less memory, same numbers.",
+             "Tokens that go through the model together: less memory, same numbers (but with --isa plain).",
              {.min = 1, .max = kMostTokens}),
   };
   return group;

@@ -253,6 +253,8 @@ class EmbeddingProcessor : public Preprocessor {
       for (const Names& names : kNames) {
         if (!is_given(row, names.anchor) || !is_given(row, names.positive)) continue;
         refuse_tools(row);
+        if (is_given(row, "system") && row.at("system") != "")
+          throw invalid_argument("has 'system', and texts that are compared take none; remove the column");
         out.push_back({"anchor", text_of(row.at(names.anchor), names.anchor)});
         add_texts(row, names.positive, "positive", &out);
         add_texts(row, names.negative, "negative", &out);

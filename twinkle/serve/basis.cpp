@@ -9,10 +9,11 @@ void check_basis(const std::string& data_dir, const EngineInfo& engine, bool has
   const std::string path = data_dir + "/basis.json";
   const Json now = {{"weights", engine.weights}, {"isa", engine.isa}};
   if (file_exists(path)) {
-    const Json before = read_json_file(path);
-    if (before == now) return;
+    Json before;
+    const auto problem = try_parse_json(read_file(path), before);
+    if (!problem && before == now) return;
     const auto named = [&](const char* key) { return before.contains(key) && before.at(key).is_string(); };
-    if (!before.is_object() || !named("weights") || !named("isa")) {
+    if (problem || !before.is_object() || !named("weights") || !named("isa")) {
       throw unavailable("[data_dir] '" + path +
                         "' is damaged; restore it, or remove it to go on with the present engine");
     }
