@@ -1,7 +1,8 @@
 """The documentation as a test.
 
 docs.py check      every page: fenced blocks are of a kind that is tested, C++ is quoted from cookbook/, JSON parses,
-                   links inside the tree lead somewhere. Proves on made-up pages that it finds each fault.
+                   links inside the tree lead somewhere, and no two pages start a server on one port, because their
+                   commands run side by side. Proves on made-up pages that it finds each fault.
 docs.py run PAGE   runs the page's ```bash blocks in order, in one shell, in a scratch folder where the tree's entries
                    are links; a command that fails, fails the test and is named by page and line.
 
@@ -63,6 +64,16 @@ def faults(name, folder, text, quotable):
     return wrong
 
 
+def shared_ports(texts):
+    """Ports that commands of more than one page listen on, as sentences."""
+    users = {}
+    for name, text in texts.items():
+        commands = "".join(body for _, language, body in blocks(text) if language == "bash")
+        for port in re.findall(r"(?:--port[ =]|^port: *)(\d+)", commands, flags=re.M):
+            users.setdefault(port, set()).add(str(name))
+    return [f"port {port} is used by {' and '.join(sorted(names))}" for port, names in users.items() if len(names) > 1]
+
+
 def self_test():
     for name, text, expected in [
         ("right", "see [this](README.md)\n```bash\ntrue\n```\n```json\n[1]\n```\n```cpp\nint x;\n```\n", 0),
@@ -75,6 +86,9 @@ def self_test():
     ]:
         got = faults(name, ROOT, text, ["int x;\n"])
         assert len(got) == expected, (name, got)
+    option, file = "```bash\nlaunch --port 8123\n```\n", "```bash\ncat >a.yaml <<END\nport: 8123\nEND\n```\n"
+    assert len(shared_ports({"a": option, "b": file})) == 1
+    assert not shared_ports({"a": option + file, "b": option.replace("8123", "8124")})
 
 
 def check():
@@ -83,6 +97,7 @@ def check():
     wrong = []
     for page in pages():
         wrong += faults(page.relative_to(ROOT), page.parent, page.read_text(), quotable)
+    wrong += shared_ports({page.relative_to(ROOT): page.read_text() for page in pages()})
     print("\n".join(wrong) if wrong else f"docs: {len(pages())} pages right")
     return 1 if wrong else 0
 
