@@ -294,11 +294,27 @@ TEST(Log, StaysWhenItCanNotBeWrittenAnew) {
   }
 }
 
+// Format 2 is read, and its file says from then on that it may hold records that only format 3 knows.
+TEST(Log, ReadsFormat2AndGoesOnAsFormat3) {
+  const test::TempDir dir;
+  const std::string path = dir / "log/log-00000001";
+  write_log(dir / "log", {"x", "y"});
+  std::string bytes = read_file(path);
+  EXPECT_EQ(bytes.substr(0, 8), "TWKLLOG3");
+  bytes[7] = '2';
+  write_file_atomic(path, bytes);
+  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(read_file(path).substr(0, 8), "TWKLLOG3");
+  bytes[7] = '4';
+  write_file_atomic(path, bytes);
+  EXPECT_THROW(records_of(dir / "log"), Error);
+}
+
 // A new log that was not finished does not count.
 TEST(Log, IgnoresAnUnfinishedReplacement) {
   const test::TempDir dir;
   write_log(dir / "log", {"x"});
-  write_file_atomic(dir / "log/log-00000002.new", "TWKLLOG2 half");
+  write_file_atomic(dir / "log/log-00000002.new", "TWKLLOG3 half");
   EXPECT_EQ(records_of(dir / "log"), std::vector<std::string>{"x"});
   EXPECT_FALSE(file_exists(dir / "log/log-00000002.new"));
 }

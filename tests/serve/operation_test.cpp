@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/thrown.h"
+#include "twinkle/serve/wire.h"
 
 namespace twinkle::serve {
 namespace {
@@ -58,6 +59,55 @@ TEST(Operation, TellsDamageOfASample) {
   head["seed"] = "x";
   EXPECT_HAS(test::thrown([&] { decode_sample(join_record(head, body)); }, ErrorKind::kUnavailable),
              "[log] a record is not as this program writes it: ");
+}
+
+TrainCall call_of_two() {
+  TrainCall call{.loss = "ppo", .loss_config = {{"clip_low_threshold", 0.5}}};
+  call.data.push_back(
+      {.tokens = {1, 2, 70000}, .targets = {2, 70000, -100}, .inputs = {{"weights", {0, 1, 1}}}});
+  call.data.push_back(
+      {.tokens = {5}, .targets = {6, 7}, .inputs = {{"weights", {0.25f, 3}}, {"x", {}}}, .columns = 2});
+  return call;
+}
+
+void expect_same(const TrainCall& got, const TrainCall& expected) {
+  EXPECT_EQ(got.loss, expected.loss);
+  EXPECT_EQ(got.loss_config, expected.loss_config);
+  ASSERT_EQ(got.data.size(), expected.data.size());
+  for (size_t i = 0; i < got.data.size(); ++i) {
+    EXPECT_EQ(got.data[i].tokens, expected.data[i].tokens);
+    EXPECT_EQ(got.data[i].targets, expected.data[i].targets);
+    EXPECT_EQ(got.data[i].inputs, expected.data[i].inputs);
+    EXPECT_EQ(got.data[i].columns, expected.data[i].columns);
+  }
+}
+
+TEST(Operation, CallsAreReadAsTheyWereWritten) {
+  expect_same(decode_call(encode(call_of_two())), call_of_two());
+}
+
+// Four bytes a number, in fields of their own.
+TEST(Operation, CallsOfLogsOfFormat2AreReadToo) {
+  const TrainCall call = call_of_two();
+  WireWriter out, config;
+  out.bytes(1, call.loss);
+  config.bytes(1, "clip_low_threshold");
+  config.real64(2, 0.5);
+  out.bytes(2, config.str());
+  for (const Datum& datum : call.data) {
+    WireWriter d;
+    d.bytes(1, pack_array(datum.tokens));
+    d.bytes(2, pack_array(datum.targets));
+    for (const auto& [name, values] : datum.inputs) {
+      WireWriter input;
+      input.bytes(1, name);
+      input.bytes(2, pack_array(values));
+      d.bytes(3, input.str());
+    }
+    d.integer(4, datum.columns);
+    out.bytes(4, d.str());
+  }
+  expect_same(decode_call(out.str()), call);
 }
 
 TEST(Operation, ResultsHaveTheSameOfEveryDatum) {

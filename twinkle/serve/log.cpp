@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -21,7 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kHeader("TWKLLOG2", 8);  // the last letter is the version
+// The last letter is the version. Records of version 3 may hold shortened lists, which version 2 does not
+// know.
+constexpr std::string_view kHeader("TWKLLOG3", 8), kHeader2("TWKLLOG2", 8);
 constexpr uint32_t kMagic = 0x52574c47;
 constexpr int64_t kMostRecordBytes = int64_t{1} << 30;  // of one record
 constexpr std::string_view kFilePrefix = "log-", kNew = ".new";
@@ -234,6 +237,12 @@ void Log::open_newest(const std::function<void(std::string_view)>& on_record) {
   if (::fstat(fd_, &info) != 0) disk_failed("look at its file", errno);
   if (info.st_size > end_ && (::ftruncate(fd_, end_) != 0 || ::fsync(fd_) != 0))
     disk_failed("cut off a torn end", errno);
+  if (std::array<char, 8> header{}; ::pread(fd_, header.data(), header.size(), 0) == 8 &&
+                                    std::string_view(header.data(), header.size()) != kHeader) {
+    // Before the first record that only this version reads.
+    write_at(disk_, fd_, kHeader, 0);
+    if (disk_.sync(fd_) != 0) disk_failed("write its version", errno);
+  }
   for (const auto& path : others) fs::remove(path);
 }
 
@@ -241,7 +250,7 @@ void Log::open_newest(const std::function<void(std::string_view)>& on_record) {
 int64_t Log::read_all(const std::string& path, const std::function<void(std::string_view)>& on_record) {
   const MappedFile map(path);
   const std::string_view file = map.text();
-  if (!file.starts_with(kHeader))
+  if (!file.starts_with(kHeader) && !file.starts_with(kHeader2))
     throw unavailable("[log] '" + path + "' is not a log that this version reads");
   size_t at = kHeader.size();
   RecordHead head;

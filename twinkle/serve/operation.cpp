@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "twinkle/serve/short_lists.h"
 #include "twinkle/serve/stored.h"
 #include "twinkle/serve/wire.h"
 
@@ -69,12 +70,12 @@ std::string encode(const TrainCall& call) {
   out.integer(3, call.forward_only ? 1 : 0);
   for (const auto& datum : call.data) {
     WireWriter d;
-    d.bytes(1, pack_array(datum.tokens));
-    d.bytes(2, pack_array(datum.targets));
+    d.bytes(5, shorten(datum.tokens));
+    d.bytes(6, shorten(datum.targets));
     for (const auto& [name, values] : datum.inputs) {
       WireWriter input;
       input.bytes(1, name);
-      input.bytes(2, pack_array(values));
+      input.bytes(3, shorten(values));
       d.bytes(3, input.str());
     }
     if (datum.columns > 0) d.integer(4, datum.columns);
@@ -83,6 +84,7 @@ std::string encode(const TrainCall& call) {
   return out.take();
 }
 
+// Fields 1 and 2 of a datum and 2 of an input are as the logs of format 2 have them.
 TrainCall decode_call(std::string_view bytes) {
   TrainCall call;
   for (WireReader in(bytes, kLogRecord); in.next();) {
@@ -103,11 +105,14 @@ TrainCall decode_call(std::string_view bytes) {
       if (d.field() == 1) datum.tokens = ints(d.bytes());
       if (d.field() == 2) datum.targets = ints(d.bytes());
       if (d.field() == 4) datum.columns = d.integer();
+      if (d.field() == 5) datum.tokens = ints_from_short(d.bytes(), kLogRecord);
+      if (d.field() == 6) datum.targets = ints_from_short(d.bytes(), kLogRecord);
       if (d.field() != 3) continue;
       std::string name;
       for (WireReader i(d.bytes(), kLogRecord); i.next();) {
         if (i.field() == 1) name = i.text();
         if (i.field() == 2) datum.inputs[name] = floats(i.bytes());
+        if (i.field() == 3) datum.inputs[name] = floats_from_short(i.bytes(), kLogRecord);
       }
     }
     call.data.push_back(std::move(datum));
