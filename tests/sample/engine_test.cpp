@@ -330,6 +330,22 @@ TEST(Engine, ANewVersionDoesNotSeeTheOldOnesCache) {
   expect_trainer_bits(tiny, two.get(), prompt, got, "second version");
 }
 
+TEST(Engine, ATenantDoesNotSeeTheCacheOfAnother) {
+  TinySampling tiny;
+  SampleEngine engine(*tiny.model, tiny.tokenizer, kByHand);
+  const auto prompt = random_tokens(200, 3);
+  const auto cached = [&](const char* tenant) {
+    SampleRequest mine = request(prompt, {.max_tokens = 2, .seed = 2, .ignore_eos = true});
+    mine.tenant = tenant;
+    return ask(engine, std::move(mine)).cached_tokens;
+  };
+  EXPECT_EQ(cached("ann"), 0);
+  EXPECT_EQ(cached("bob"), 0) << "Bob learns what Ann has asked";
+  EXPECT_EQ(cached(""), 0);
+  EXPECT_EQ(cached("ann"), 192);
+  EXPECT_EQ(cached("bob"), 192);
+}
+
 TEST(Engine, AResetForgetsWhatRunningAnswersComputed) {
   TinySampling tiny;
   SampleEngine engine(*tiny.model, tiny.tokenizer, kByHand);

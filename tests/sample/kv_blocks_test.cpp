@@ -66,6 +66,24 @@ TEST(KvBlocks, FindsThePrefixOfItsVersionOnly) {
   EXPECT_TRUE(blocks.match(7, shifted, 192).blocks.empty());
 }
 
+TEST(KvBlocks, FindsNothingOfAnotherRoot) {
+  KvBlocks blocks(8);
+  const auto ids = tokens(128);
+  leave_cached(blocks, 7, ids);
+  const auto mine = blocks.new_root(), theirs = blocks.new_root();
+  const auto none = blocks.match(7, ids, 128, mine);
+  EXPECT_TRUE(none.blocks.empty());
+  EXPECT_EQ(none.node, mine);
+  int32_t block = *blocks.allocate();
+  const int32_t first = block;
+  blocks.commit(block, 7, none.node, std::span(ids).first(64));
+  EXPECT_EQ(block, first) << "an equal block of another root is not shared";
+  blocks.release(block);
+  EXPECT_EQ(blocks.match(7, ids, 128, mine).blocks, std::vector<int32_t>{first});
+  EXPECT_TRUE(blocks.match(7, ids, 128, theirs).blocks.empty());
+  EXPECT_EQ(blocks.match(7, ids, 128).blocks.size(), 2u);
+}
+
 TEST(KvBlocks, KeepsOneBlockOfEqualPrefixes) {
   KvBlocks blocks(4);
   const auto ids = tokens(64);

@@ -60,6 +60,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   // ---- engine.cpp: what other threads reach
   std::shared_ptr<SampleJob> submit(SampleRequest request);
   uint64_t next_seed(const std::string& tenant);
+  KvBlocks::Node root_of(const std::string& tenant);
   void loop();
   bool step();
   void between_passes(const std::function<void()>& fn);
@@ -118,6 +119,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   std::map<std::string, std::shared_ptr<EngineVersion>> versions;
   uint64_t next_version = 1;
   std::map<std::string, uint64_t> requests_of_tenant;  // without a seed
+  std::map<std::string, KvBlocks::Node> roots;         // of the tenants' cached prefixes
   std::vector<std::shared_ptr<SampleJob>> arrived;
   std::vector<std::shared_ptr<SampleJob>> cancelled;
   std::deque<std::packaged_task<void()>> commands;

@@ -25,7 +25,7 @@ struct SampleRequest {
   std::vector<int32_t> prompt;
   SamplingParams params;
   std::string version;           // weights, by the name given to add_version; "": the base model
-  std::string tenant;            // requests take turns by tenant
+  std::string tenant;            // requests take turns by tenant, and each has cached prefixes of its own
   std::vector<int32_t> end_ids;  // end an answer unless ignore_eos
   uint64_t stream = 0;           // answer i draws from random stream `stream` + i under the seed
   bool pieces = false;           // give text while it is made, see SampleJob::next

@@ -85,8 +85,9 @@ int32_t KvBlocks::find(uint64_t version, Node parent, uint64_t key, std::span<co
   return -1;
 }
 
-KvBlocks::Match KvBlocks::match(uint64_t version, std::span<const int32_t> tokens, int64_t max_tokens) {
-  Match out;
+KvBlocks::Match KvBlocks::match(uint64_t version, std::span<const int32_t> tokens, int64_t max_tokens,
+                                Node root) {
+  Match out{.node = root};
   ++lookups_;
   const int64_t most = std::min(static_cast<int64_t>(tokens.size()), max_tokens);
   for (int64_t begin = 0; begin + kTokens <= most; begin += kTokens) {

@@ -30,12 +30,15 @@ class KvBlocks {
 
   /// Where a prefix stands in its version's tree of cached prefixes; 0: at the root, before any token.
   using Node = uint64_t;
+  /// The root of a tree of its own: what is cached below it is not found from another root.
+  Node new_root() { return next_node_++; }
   struct Match {
     std::vector<int32_t> blocks;  // a reference was taken on each
-    Node node = 0;                // of the last one
+    Node node = 0;                // of the last one, or the root
   };
-  /// The longest cached prefix of `tokens` in whole blocks, at most `max_tokens` tokens of it.
-  Match match(uint64_t version, std::span<const int32_t> tokens, int64_t max_tokens);
+  /// The longest prefix of `tokens` that is cached below `root` in whole blocks, at most `max_tokens` tokens
+  /// of it.
+  Match match(uint64_t version, std::span<const int32_t> tokens, int64_t max_tokens, Node root = 0);
   /// Makes a full block findable below `parent`; returns its node. When the same prefix is cached already,
   /// `block` becomes that block (same bits) and the caller's is released.
   Node commit(int32_t& block, uint64_t version, Node parent, std::span<const int32_t> tokens);

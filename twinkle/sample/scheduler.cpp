@@ -106,11 +106,20 @@ bool EngineState::place(std::vector<Item>& items, const std::shared_ptr<Answer>&
   return true;
 }
 
+// What is found again of a prompt shows in the time its answer takes, so it is the tenant's own.
+KvBlocks::Node EngineState::root_of(const std::string& tenant) {
+  if (tenant.empty()) return 0;
+  const auto [place, fresh] = roots.try_emplace(tenant, 0);
+  if (fresh) place->second = blocks.new_root();
+  return place->second;
+}
+
 bool EngineState::fits(Answer& answer) {
   int64_t most_cached = static_cast<int64_t>(answer.tokens.size()) - 1;
   if (answer.scores_prompt()) most_cached = std::min(most_cached, answer.prompt_scored);
   if (!options.prefix_cache || answer.version->gone) most_cached = 0;
-  auto match = blocks.match(answer.version->id, answer.tokens, most_cached);
+  auto match =
+      blocks.match(answer.version->id, answer.tokens, most_cached, root_of(answer.job->request_.tenant));
   const auto length = static_cast<int64_t>(answer.tokens.size());
   const int64_t needed =
       (length + KvBlocks::kTokens - 1) / KvBlocks::kTokens - static_cast<int64_t>(match.blocks.size());
