@@ -4,9 +4,12 @@ isolation_test.py BUILD"""
 import concurrent.futures
 import hashlib
 import http.client
+import json
 import pathlib
 import sys
 import time
+import urllib.parse
+from typing import NamedTuple
 
 from server_process import KEY_ANN, KEY_BOB, Server, run_tests, stories
 
@@ -45,66 +48,116 @@ class Ann:
         self.path = result(server, saved["request_id"])[1]["path"]
         self.sampler = post(server, "create_sampling_session", {
             "session_id": self.session, "sampling_session_seq_id": 0, "model_path": self.path})[1]["sampling_session_id"]
+        archive = server.request("GET", f"{API}training_runs/{self.model}/checkpoints/weights/x/archive")[1]
+        self.download = urllib.parse.urlsplit(archive["url"]).path
 
 
-def routes(ann):
-    """Every route with a body that is Ann's, what a stranger with a good key is answered, and what a key of Ann's that
-    may only read is. 200: the route has nothing of anybody's; 204: it says so for any session."""
+class Row(NamedTuple):
+    """A request of Ann's and what it is answered: without a key or with a wrong one, with the good key of a stranger,
+    with a key of Ann's that may only read, and with Ann's own when the session that it is about has ended."""
+    method: str
+    path: str
+    body: object
+    nobody: int
+    stranger: int
+    reader: int
+    ended: object  # a status, or FUTURE
+
+
+FUTURE = "accepted, and refused through the future, so that no chunk of a call is lost"
+OPEN = (200, 200, 200, 200)  # for everybody: nothing of anybody's is in it
+OWN = (401, 200, 200, 200)  # for every key: it shows what is the key's own, or nothing of anybody's
+
+
+def table(ann):
+    """Every route of the server at least once, as `twinkle-server routes` lists them."""
     model, session = {"model_id": ann.model}, {"session_id": ann.session}
-    checkpoint = f"training_runs/{ann.model}/checkpoints/weights/x"
+    run = f"training_runs/{ann.model}"
+    checkpoint = f"{run}/checkpoints/weights/x"
     target = {"type": "sampling_session", "sampling_session_id": ann.sampler}
-    return [
-        ("POST", "client/config", {}, 200, 200),
-        ("POST", "client/dynamic_config", {}, 200, 200),
-        ("GET", "get_server_capabilities", None, 200, 200),
-        ("POST", "create_session", {}, 200, 403),
-        ("POST", "session_heartbeat", session, 404, 403),
-        ("POST", f"sessions/{ann.session}/finish", {}, 204, 403),
-        ("POST", "telemetry", {}, 200, 200),
-        ("POST", "create_model", {**session, "model_seq_id": 5, "base_model": stories(), "lora_config": {}}, 404, 403),
-        ("POST", "get_info", model, 404, 200),
-        ("POST", "forward_backward", call_body(ann.model, 50, [1, 2]), 404, 403),
-        ("POST", "forward", {**model, "seq_id": 51, "forward_input": {}}, 404, 403),
-        ("POST", "optim_step", {**model, "seq_id": 52}, 404, 403),
-        ("POST", "save_weights", {**model, "seq_id": 53, "path": "stolen"}, 404, 403),
-        ("POST", "save_weights_for_sampler", {**model, "seq_id": 54, "path": "stolen"}, 404, 403),
-        ("POST", "load_weights", {**model, "seq_id": 55, "path": ann.path}, 404, 403),
-        ("POST", "load_weights", {**session, "model_seq_id": 6, "path": ann.path}, 404, 403),
-        ("POST", "weights_info", {"tinker_path": ann.path}, 404, 200),
-        ("POST", "create_sampling_session", {**session, "sampling_session_seq_id": 9, "model_path": ann.path}, 404, 403),
-        ("GET", f"samplers/{ann.sampler}", None, 404, 200),
-        ("POST", "asample", {"sampling_session_id": ann.sampler, "seq_id": 0, "prompt": {"chunks": []}}, 404, 403),
-        ("POST", "retrieve_future", {"request_id": ann.request}, 404, 200),
-        ("GET", "training_runs", None, 200, 200),
-        ("GET", f"training_runs/{ann.model}", None, 404, 200),
-        ("GET", f"training_runs/{ann.model}/checkpoints", None, 404, 200),
-        ("PUT", f"training_runs/{ann.model}/checkpoints/weights/x/ttl", {"ttl_seconds": 1}, 404, 403),
-        ("DELETE", f"training_runs/{ann.model}/checkpoints/weights/x", None, 404, 403),
-        ("GET", "checkpoints", None, 200, 200),
-        ("GET", "sessions", None, 200, 200),
-        ("GET", f"sessions/{ann.session}", None, 404, 200),
-        ("POST", "unload_model", model, 404, 403),
-        ("POST", f"{checkpoint}/publish", None, 404, 403),
-        ("DELETE", f"{checkpoint}/publish", None, 404, 403),
-        ("GET", f"{checkpoint}/archive", None, 404, 200),
-        ("GET", f"{checkpoint}/external_weights_urls", None, 404, 400),
-        ("POST", "save_weights_external", {**model, "seq_id": 56, "path": "stolen"}, 404, 403),
-        ("POST", "copy_weights", {**session, "model_seq_id": 7, "source_path": ann.path}, 404, 403),
-        ("POST", "copy_weights", {"destination_project_id": "p", "source_path": ann.path}, 404, 403),
-        ("POST", "cancel_future", {"request_id": ann.request}, 200, 403),
-        ("POST", "retrieve_futures", {"target": target, "timeout": 0.0}, 404, 200),
-        ("POST", "join_sampling_session", {"sampling_session_id": ann.sampler}, 404, 403),
-        ("POST", "create_custom_loss", {**session, "custom_loss_seq_id": 0}, 404, 403),
-        ("POST", "auth/token", {}, 200, 200),
-        ("GET", "auth/apikey/me", None, 200, 200),
-        ("DELETE", "auth/apikey/me", None, 403, 403),
-        ("PUT", f"sessions/{ann.session}/project", {"project_id": "p"}, 404, 403),
-        ("POST", "sessions/search", {"session_id": ann.session}, 200, 200),
-        ("GET", f"sessions/{ann.session}/trace_export", None, 404, 200),
-        ("GET", "audit", None, 200, 200),
-        ("GET", "billing/usage/events?starting_on=2026-01-01&ending_before=2026-01-02", None, 200, 200),
-        ("GET", "billing/usage/checkpoints/current", None, 200, 200),
+    new = {"base_model": stories(), "lora_config": {"rank": 4}}
+    days = "starting_on=2026-01-01&ending_before=2026-01-02"
+    rows = [
+        ("GET", "/", None, *OPEN),
+        ("GET", "/healthz", None, *OPEN),
+        ("GET", "/readyz", None, *OPEN),
+        ("GET", "healthz", None, *OPEN),
+        ("GET", "readyz", None, *OPEN),
+        ("GET", ann.download, None, *OPEN),  # opened by its own signature
+        ("GET", "download/eyJ.x.y/checkpoint.tar", None, 403, 403, 403, 403),
+        ("GET", "/metrics", None, 401, 200, 403, 200),
+        ("GET", "status", None, 401, 200, 403, 200),
+        ("GET", "live", None, *OWN),
+        ("POST", "client/config", {}, *OWN),
+        ("POST", "client/dynamic_config", {}, *OWN),
+        ("GET", "get_server_capabilities", None, *OWN),
+        ("POST", "auth/token", {}, *OWN),
+        ("GET", "auth/apikey/me", None, *OWN),
+        ("DELETE", "auth/apikey/me", None, 401, 403, 403, 403),
+        ("POST", "telemetry", {}, *OWN),
+        ("POST", "create_session", {}, 401, 200, 403, 200),
+        ("POST", "session_heartbeat", session, 401, 404, 403, 404),
+        ("POST", f"sessions/{ann.session}/finish", {}, 401, 204, 403, 204),  # it says so for any session
+        ("GET", "sessions", None, *OWN),
+        ("GET", f"sessions/{ann.session}", None, 401, 404, 200, 200),
+        ("PUT", f"sessions/{ann.session}/project", {"project_id": "p"}, 401, 404, 403, 204),
+        ("POST", "sessions/search", {"session_id": ann.session}, *OWN),
+        ("GET", f"sessions/{ann.session}/trace_export", None, 401, 404, 200, 200),
+        ("POST", "create_model", {**session, **new, "model_seq_id": 5}, 401, 404, 403, 404),
+        ("POST", "get_info", model, 401, 404, 200, 200),
+        ("POST", "forward_backward", call_body(ann.model, 50, [1, 2]), 401, 404, 403, FUTURE),
+        ("POST", "forward", {**model, "seq_id": 51, "forward_input": {}}, 401, 404, 403, FUTURE),
+        ("POST", "optim_step", {**model, "seq_id": 52}, 401, 404, 403, FUTURE),
+        ("POST", "save_weights", {**model, "seq_id": 53, "path": "stolen"}, 401, 404, 403, FUTURE),
+        ("POST", "save_weights_for_sampler", {**model, "seq_id": 54, "path": "stolen"}, 401, 404, 403, FUTURE),
+        ("POST", "save_weights_external", {**model, "seq_id": 56, "path": "stolen"}, 401, 404, 403, FUTURE),
+        ("POST", "load_weights", {**model, "seq_id": 55, "path": ann.path}, 401, 404, 403, FUTURE),
+        ("POST", "load_weights", {**session, "model_seq_id": 6, "path": ann.path}, 401, 404, 403, 404),
+        ("POST", "create_custom_loss", {**session, "custom_loss_seq_id": 0}, 401, 404, 403, 404),
+        ("POST", "weights_info", {"tinker_path": ann.path}, 401, 404, 200, 200),
+        ("POST", "copy_weights", {**session, "model_seq_id": 7, "source_path": ann.path}, 401, 404, 403, 404),
+        ("POST", "copy_weights", {"destination_project_id": "p", "source_path": ann.path}, 401, 404, 403, 200),
+        ("POST", "create_sampling_session", {**session, "sampling_session_seq_id": 9, "model_path": ann.path}, 401, 404,
+         403, 404),
+        ("POST", "join_sampling_session", {"sampling_session_id": ann.sampler}, 401, 404, 403, 200),
+        ("GET", f"samplers/{ann.sampler}", None, 401, 404, 200, 200),
+        ("POST", "asample", {"sampling_session_id": ann.sampler, "seq_id": 0, "prompt": {"chunks": []}}, 401, 404, 403,
+         FUTURE),
+        ("POST", "retrieve_future", {"request_id": ann.request}, 401, 404, 200, 200),
+        ("POST", "retrieve_futures", {"target": target, "timeout": 0.0}, 401, 404, 200, 200),
+        ("POST", "cancel_future", {"request_id": ann.request}, 401, 200, 403, 200),  # it says so for any request
+        ("GET", "training_runs", None, *OWN),
+        ("GET", run, None, 401, 404, 200, 200),
+        ("GET", f"{run}/checkpoints", None, 401, 404, 200, 200),
+        ("GET", "checkpoints", None, *OWN),
+        ("GET", f"{checkpoint}/archive", None, 401, 404, 200, 200),
+        ("GET", f"{checkpoint}/external_weights_urls", None, 401, 404, 400, 400),
+        ("POST", f"{checkpoint}/publish", None, 401, 404, 403, 204),
+        ("DELETE", f"{checkpoint}/publish", None, 401, 404, 403, 204),
+        ("PUT", f"{checkpoint}/ttl", {"ttl_seconds": 100}, 401, 404, 403, 204),
+        ("GET", "audit", None, *OWN),
+        ("GET", f"billing/usage/events?{days}", None, *OWN),
+        ("GET", "billing/usage/checkpoints/current", None, *OWN),
+        ("POST", "unload_model", model, 401, 404, 403, 200),
+        ("DELETE", checkpoint, None, 401, 404, 403, 204),
     ]
+    return [Row(method, path if path.startswith("/") else API + path, *rest) for method, path, *rest in rows]
+
+
+def is_of(path, pattern):
+    parts, wanted = path.split("?")[0].split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(w in ("*", p) for p, w in zip(parts, wanted))
+
+
+def test_the_table_has_every_route(server):
+    """What the server says that it answers, and nothing else, has a row."""
+    rows = table(Ann(server))
+    listed = json.loads(server.command("routes", "--json"))
+    assert len(listed) > 50, listed
+    for route in listed:
+        assert any(row.method == route["method"] and is_of(row.path, route["path"]) for row in rows), route
+    for row in rows:
+        assert any(row.method == route["method"] and is_of(row.path, route["path"]) for route in listed), row
 
 
 def key_id(key):
@@ -118,14 +171,13 @@ def test_every_route_asks_whose_it_is(server):
     assert server.request("GET", API + "sessions", None, revoked)[0] == 200
     server.command("keys", "revoke", "revoked", "--data-dir", server.folder)
     time.sleep(1.5)
-    listing = routes(ann)
-    for method, route, body, stranger, reading in listing:
-        for key, expected in ((None, 401), ("tml-wrong-0123456789abc", 401), (revoked, 401), (KEY_BOB, stranger),
-                              (reader, reading)):
-            status, reply = server.request(method, API + route, body, key)
-            assert status == expected, (route, key, status, reply)
-            if status >= 400 or key == KEY_BOB:
-                assert ann.session not in str(reply), (route, reply)
+    for row in table(ann):
+        for key, expected in ((None, row.nobody), ("tml-wrong-0123456789abc", row.nobody), (revoked, row.nobody),
+                              (KEY_BOB, row.stranger), (reader, row.reader)):
+            status, reply = server.request(row.method, row.path, row.body, key)
+            assert status == expected, (row, key, status, reply)
+            if (status >= 400 or key == KEY_BOB) and row.path not in ("/metrics", API + "status", API + "live"):
+                assert ann.session not in str(reply), (row, reply)  # the three show all to who runs the server
             if status >= 400:
                 assert "detail" in reply and ann.path not in str(reply) and server.folder not in str(reply), reply
     # Nothing that Bob tried took a number of Ann's or left anything behind.
@@ -133,6 +185,30 @@ def test_every_route_asks_whose_it_is(server):
     assert "loss:sum" in result(server, reply["request_id"])[1]["metrics"]
     reply = post(server, "load_weights", {"session_id": ann.session, "model_seq_id": 6, "path": ann.path})[1]
     assert result(server, reply["request_id"])[1]["model_id"] == f"{ann.session}:train:6"
+
+
+def test_every_route_of_an_ended_session(server):
+    """What a client of it is answered, on a server that hears nothing of it for a second."""
+    ended = Server(server.build, options=["--session-timeout", "1"])
+    try:
+        ann = Ann(ended)
+        saved = post(ended, "save_weights_for_sampler", {"model_id": ann.model, "seq_id": 2, "sampling_session_seq_id": 7})[1]
+        unnamed = result(ended, saved["request_id"])[1]["sampling_session_id"]
+        for _ in range(100):
+            if ended.request("GET", f"{API}samplers/{unnamed}")[0] == 404:  # which is no sign of life
+                break
+            time.sleep(0.1)
+        for row in table(ann):
+            status, reply = ended.request(row.method, row.path, row.body)
+            assert status == (200 if row.ended is FUTURE else row.ended), (row, status, reply)
+            if row.ended == 404:
+                assert "nothing was heard of it for 1 s" in reply["detail"], (row, reply)
+            if row.ended is FUTURE:
+                outcome = result(ended, reply["request_id"])[1]
+                assert outcome["category"] == "user" and "session has ended" in outcome["error"], (row, outcome)
+    finally:
+        ended.stop()
+        ended.made.cleanup()
 
 
 def test_the_limits_of_a_key(server):

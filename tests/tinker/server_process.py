@@ -34,7 +34,7 @@ def stories():
 
 class Server:
     def __init__(self, build, data=None, options=()):
-        self.program = str(pathlib.Path(build) / "bin/twinkle-server")
+        self.build, self.program = build, str(pathlib.Path(build) / "bin/twinkle-server")
         self.made = None if data else tempfile.TemporaryDirectory(prefix="twinkle-server-")
         self.folder = data or self.made.name
         self.options = list(options)
@@ -89,11 +89,15 @@ class Server:
         request = urllib.request.Request(self.url + path, data, all_headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
-                text = reply.read()
-                return reply.status, json.loads(text) if text else None
+                return reply.status, parsed(reply)
         except urllib.error.HTTPError as error:
-            text = error.read()
-            return error.code, json.loads(text) if text else None
+            return error.code, parsed(error)
+
+
+def parsed(reply):
+    """The body: JSON as what it says, None where there is none, bytes of any other kind."""
+    text = reply.read()
+    return json.loads(text) if text and reply.headers["content-type"] == "application/json" else text or None
 
 
 def run_tests(server, scope, wanted=(), given=None):

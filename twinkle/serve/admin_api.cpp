@@ -33,7 +33,7 @@ double fill_of(const EngineCounts& engine) {
 AdminApi::AdminApi(Parts parts) : parts_(std::move(parts)), started_(parts_.core.now()) {}
 
 std::string_view AdminApi::route_of(std::string_view path) {
-  for (const std::string_view route : {"/metrics", "/api/v1/status", "/api/v1/live"}) {
+  for (const std::string_view route : kRoutes) {
     if (path == route) return route;
   }
   return "";

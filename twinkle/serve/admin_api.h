@@ -31,6 +31,7 @@ class AdminApi {
   };
   explicit AdminApi(Parts parts);
 
+  static constexpr std::string_view kRoutes[] = {"/metrics", "/api/v1/status", "/api/v1/live"};
   /// Its route of that path; "" when it has none. All take GET.
   static std::string_view route_of(std::string_view path);
   static Scope needed_scope(std::string_view route);

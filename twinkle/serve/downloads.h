@@ -16,6 +16,8 @@ namespace twinkle::serve {
 
 class Downloads {
  public:
+  static constexpr std::string_view kPrefix = "/api/v1/download/";
+
   Downloads(const TokenSigner& signer, std::string data_dir)
       : signer_(signer), data_dir_(std::move(data_dir)) {}
 
@@ -29,8 +31,6 @@ class Downloads {
   HttpReply reply(std::string_view path, double now) const;
 
  private:
-  static constexpr std::string_view kPrefix = "/api/v1/download/";
-
   const TokenSigner& signer_;
   std::string data_dir_;
 };

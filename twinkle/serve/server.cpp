@@ -25,8 +25,10 @@ FolderLock lock_folder(const std::string& folder) {
   }
 }
 
+constexpr std::string_view kHealthRoutes[] = {"/healthz", "/api/v1/healthz", "/readyz", "/api/v1/readyz"};
+
 bool is_health(std::string_view path) {
-  return path == "/healthz" || path == "/api/v1/healthz" || path == "/readyz" || path == "/api/v1/readyz";
+  return std::ranges::find(kHealthRoutes, path) != std::end(kHealthRoutes);
 }
 
 // "host:port" and "http://host:port" without scheme and port.
@@ -73,6 +75,22 @@ double steady_seconds() {
 }
 
 }  // namespace
+
+std::vector<ServerRoute> server_routes() {
+  std::vector<ServerRoute> out;
+  const auto add = [&](std::string_view method, std::string path, Scope scope) {
+    std::string name(scope_name(scope));
+    std::erase(name, '\'');
+    out.push_back({std::string(method), std::move(path), std::move(name)});
+  };
+  out.push_back({"GET", "/", ""});
+  out.push_back({"GET", std::string(Downloads::kPrefix) + "*/*", ""});
+  for (const auto path : kHealthRoutes) out.push_back({"GET", std::string(path), ""});
+  for (const auto path : AdminApi::kRoutes) add("GET", std::string(path), AdminApi::needed_scope(path));
+  for (const auto& [method, path] : TinkerApi::routes())
+    add(method, "/api/v1/" + std::string(path), needed_scope(method, path));
+  return out;
+}
 
 Server::Server(ServerOptions options, MakeEngine make_engine)
     : options_(std::move(options)),

@@ -40,6 +40,14 @@ struct ServerOptions {
   std::vector<std::string> allowed_hosts;  // names a Host header may have beside loopback's
 };
 
+/// A route as people are told of it.
+struct ServerRoute {
+  std::string method, path;  // '*' stands for one part that varies
+  std::string scope;         // what a key needs for it, "any": of any kind, "": none is needed
+};
+/// All that a server answers, whatever its options.
+std::vector<ServerRoute> server_routes();
+
 class Server {
  public:
   using MakeEngine = std::function<std::unique_ptr<Engine>()>;

@@ -83,7 +83,7 @@ TinkerApi::TinkerApi(Core& core, Store& store, const Credentials& credentials, A
 
 // Routes.
 
-TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
+std::span<const TinkerApi::Entry> TinkerApi::main_routes() {
   static const Entry entries[] = {
       {"POST", "client/config", &TinkerApi::client_config},
       {"POST", "client/dynamic_config", &TinkerApi::dynamic_config},
@@ -114,13 +114,28 @@ TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
       {"GET", "checkpoints", &TinkerApi::all_checkpoints},
       {"GET", "sessions", &TinkerApi::sessions},
       {"GET", "sessions/*", &TinkerApi::get_session}};
+  return entries;
+}
+
+std::array<std::span<const TinkerApi::Entry>, 4> TinkerApi::route_tables() {
+  return {main_routes(), checkpoint_routes(), sampler_routes(), account_routes()};
+}
+
+std::vector<TinkerApi::RouteName> TinkerApi::routes() {
+  std::vector<RouteName> out;
+  for (const auto table : route_tables()) {
+    for (const Entry& entry : table) out.push_back({entry.method, entry.path});
+  }
+  return out;
+}
+
+TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
   Found found;
   std::string_view path = request.path();
   if (!path.starts_with(kApiPrefix)) return found;
   path.remove_prefix(kApiPrefix.size());
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
-  for (const std::span<const Entry> table :
-       {std::span<const Entry>(entries), checkpoint_routes(), sampler_routes(), account_routes()}) {
+  for (const auto table : route_tables()) {
     for (const Entry& entry : table) {
       std::vector<std::string> arguments;
       if (!matches(entry.path, path, arguments)) continue;

@@ -3,6 +3,7 @@
 // future, never at submission: a client that sent one of several chunks would wait for ever.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -48,6 +49,11 @@ class TinkerApi {
   int refusal(const HttpRequest& request) const;
   /// Its path with '*' for what varies; "" when there is no such route.
   std::string_view route_name(const HttpRequest& request) const;
+  struct RouteName {
+    std::string_view method, path;  // '*' stands for one part that varies
+  };
+  /// All there are.
+  static std::vector<RouteName> routes();
   /// What a key must have for it.
   Scope needed_scope(const HttpRequest& request) const;
   void handle(const HttpRequest& request, const KeyEntry& key, HttpServer::Respond respond);
@@ -78,9 +84,11 @@ class TinkerApi {
     Route route;
   };
   Found find_route(const HttpRequest& request) const;
+  static std::span<const Entry> main_routes();
   static std::span<const Entry> checkpoint_routes();  // tinker_checkpoints.cpp
   static std::span<const Entry> sampler_routes();     // tinker_samplers.cpp
   static std::span<const Entry> account_routes();     // tinker_accounts.cpp
+  static std::array<std::span<const Entry>, 4> route_tables();
 
   void client_config(Call& call);
   void dynamic_config(Call& call);
