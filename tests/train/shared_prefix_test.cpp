@@ -227,6 +227,28 @@ TEST(SharedPrefix, GroupsHaveTheGradientsOfSequencesButForRounding) {
   }
 }
 
+// An answer of one token, where inputs end before their last target: all of its rows are the prompt's.
+TEST(SharedPrefix, AnAnswerWithoutRowsOfItsOwnSendsNothingBackToTheKeys) {
+  CounterRng rng(750, 11);
+  for (const uint64_t length : {1U, 40U, 64U, 100U}) {
+    const auto prompt = random_tokens(rng, length);
+    std::vector<InputFeature> features;
+    for (int i = 0; i < 6; ++i)
+      features.push_back(feature_of(prompt, random_tokens(rng, i % 2 == 0 ? 30 : 0)));
+    for (size_t i = 1; i < features.size(); i += 2) {
+      EXPECT_EQ(features[i].num_trained(), 0);
+      features[i].labels.back() = static_cast<int32_t>(7 + i);
+    }
+    for (const bool full : {false, true}) {
+      const at::Tensor off = gradients(PrefixSharing::kOff, features, full);
+      for (const int64_t pass_tokens : {8192, 1}) {
+        const at::Tensor shared = gradients(PrefixSharing::kGroups, features, full, pass_tokens);
+        EXPECT_LT((off - shared).abs().max().item<double>(), 2e-5) << "prompt " << length << " full " << full;
+      }
+    }
+  }
+}
+
 TEST(SharedPrefix, GroupsHaveBitsOfTheirOwnWhateverRunsBeside) {
   const auto features = groups(800, 5);
   RestoreMachine restore;

@@ -299,7 +299,10 @@ std::unique_ptr<CausalLM::Impl::SharedPass> CausalLM::Impl::shared_pass(const St
     const auto i = static_cast<size_t>(b);
     const ops::RowRange own = rows.own[i];
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
-    if (own.begin == own.end) continue;
+    if (own.begin == own.end) {
+      pass.unread_keys.push_back({begin, begin + length});
+      continue;
+    }
     ops::AttentionSequence one{.q_begin = own.begin, .q_len = own.end - own.begin, .kv_len = length};
     one.kv_begin = begin;
     pass.attention_backward.push_back(one);

@@ -211,6 +211,9 @@ void DecoderLayer::backward(Pass& pass, Saved& s, at::Tensor& dx_TK, bool want_i
     at::Tensor dk_RGD = arena.take(k_RGD.sizes()), dv_RGD = arena.take(k_RGD.sizes());
     ops::attention_backward(do_THD, s.q_THD, k_RGD, v_RGD, s.o_THD, s.lse_TH, pass.attention_backward, scale,
                             config_.window, dq_THD, dk_RGD, dv_RGD);
+    for (const ops::RowRange& rows : pass.unread_keys) {
+      for (at::Tensor* x : {&dk_RGD, &dv_RGD}) x->narrow(0, rows.begin, rows.end - rows.begin).zero_();
+    }
     pass.keys->fold(dk_RGD, dk_TGD);
     pass.keys->fold(dv_RGD, dv_TGD);
   }

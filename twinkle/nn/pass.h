@@ -38,6 +38,7 @@ struct Pass {
   /// For a backward over shared rows: the keys of each sequence in order, and the attention over them.
   const RowMap* keys = nullptr;
   std::vector<ops::AttentionSequence> attention_backward;
+  std::vector<ops::RowRange> unread_keys;  // those of sequences that add no row of their own: no gradient
 
   /// The adapters of one module, or nothing. The spans name only rows whose adapter touches the module.
   struct ModuleLora {
