@@ -7,6 +7,9 @@
 
 namespace twinkle::serve {
 
+// On Linux this sets the calling thread only.
+void step_back(int niceness) { ::setpriority(PRIO_PROCESS, 0, niceness); }
+
 Background::Background(std::string name, int niceness)
     : name_(std::move(name)), niceness_(niceness), thread_([this] { run(); }) {}
 
@@ -38,8 +41,7 @@ void Background::wait() {
 }
 
 void Background::run() {
-  // On Linux this sets the calling thread only. Failure is ignored: it then runs like the others.
-  if (niceness_ != 0) ::setpriority(PRIO_PROCESS, 0, niceness_);
+  if (niceness_ != 0) step_back(niceness_);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });

@@ -11,11 +11,15 @@
 
 namespace twinkle::serve {
 
+/// Lets the calling thread, and those it starts, step back so far behind others (nice(1)). Where that is
+/// refused it runs like the others.
+void step_back(int niceness);
+
 class Background {
  public:
   using Job = std::function<void()>;
 
-  /// `name` stands before its errors. `niceness`: how far its thread steps back behind others (nice(1)).
+  /// `name` stands before its errors. `niceness`: step_back() of its thread.
   explicit Background(std::string name, int niceness = 0);
   /// Carries out what is left.
   ~Background();

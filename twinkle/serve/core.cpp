@@ -116,6 +116,7 @@ void Core::charge(Operation& op) {
   ++load.operations;
   load.bytes += op.size_bytes;
   waiting_bytes_ += op.size_bytes;
+  ++unanswered_of_[op.target];
 }
 
 void Core::discharge(const Operation& op) {
@@ -123,6 +124,7 @@ void Core::discharge(const Operation& op) {
   --load.operations;
   load.bytes -= op.size_bytes;
   waiting_bytes_ -= op.size_bytes;
+  if (const auto target = unanswered_of_.find(op.target); --target->second == 0) unanswered_of_.erase(target);
 }
 
 // On the log's thread. What is not durable never was; its number is free again.
@@ -224,6 +226,7 @@ void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> 
 
 void Core::remember_result(const FuturePtr& future, std::shared_ptr<const Result> result) {
   result_bytes_ += static_cast<int64_t>(result->bytes.size());
+  ++counts_.results;
   future->result = std::move(result);
   by_age_[future->done].push_back(future);
   if (future->head.kind != OpKind::kSample) return;
@@ -299,7 +302,7 @@ void Core::cancel(const std::string& request_id, const std::string& owner) {
 }
 
 Core::Completions Core::completions_of(const std::string& sampler, int64_t client, uint64_t cursor) const {
-  constexpr size_t kMost = 4096;
+  constexpr size_t kMost = 1024;  // copied while others wait
   Completions out{.cursor = cursor};
   const auto of_sampler = by_sampler_.find(sampler);
   if (of_sampler == by_sampler_.end()) return out;
@@ -350,9 +353,7 @@ void Core::stop_waiting_for_any(uint64_t waiter) {
 std::set<std::string> Core::busy_targets() const {
   const std::lock_guard lock(mutex_);
   std::set<std::string> out;
-  for (const auto& [id, future] : futures_) {
-    if (!future->result) out.insert(future->head.target);
-  }
+  for (const auto& [target, operations] : unanswered_of_) out.insert(out.end(), target);
   return out;
 }
 
@@ -383,7 +384,6 @@ Core::Counts Core::counts() const {
   counts.models = static_cast<int64_t>(models_.size());
   counts.samples = static_cast<int64_t>(samples_.size());
   counts.log_pending = log_->pending();
-  for (const auto& [age, futures] : by_age_) counts.results += static_cast<int64_t>(futures.size());
   counts.log_bytes = log_->size_bytes();
   return counts;
 }

@@ -239,7 +239,7 @@ class Core {
   void count_usage(const Operation& op, const std::string& session, const std::string& base_model,
                    const char* kind, int64_t count);
   void count_calls(const Operation& op, const TrainCall& call);
-  void count_sample(const Operation& op, const SampleDone& done);
+  void count_sample(const Operation& op, int64_t prompt_tokens, const SampleDone& done);
   void write_usage();
   void load_sampler_weights(const std::string& folder);
 
@@ -255,6 +255,7 @@ class Core {
   std::map<std::string, std::unique_ptr<Model>> models_;
   std::deque<OpPtr> samples_;
   std::map<std::string, OwnerLoad> loads_;
+  std::map<std::string, int64_t> unanswered_of_;     // operations without a result, by target
   std::map<std::string, double> last_requests_;      // by target
   std::map<double, std::vector<FuturePtr>> by_age_;  // those with a result
   int64_t result_bytes_ = 0, waiting_bytes_ = 0;
@@ -268,8 +269,12 @@ class Core {
   Counts counts_;
 
   // The thread's own.
-  std::unordered_map<uint64_t, OpPtr> sampling_;  // by ticket
-  std::map<std::string, uint64_t> weights_used_;  // when each was
+  struct InFlight {
+    OpPtr op;
+    int64_t prompt_tokens = 0;
+  };
+  std::unordered_map<uint64_t, InFlight> sampling_;  // by ticket
+  std::map<std::string, uint64_t> weights_used_;     // when each was
   uint64_t uses_ = 0;
   std::set<std::string> lost_;  // models that could not be brought back after a restart
   bool sweep_ = true;           // there may be folders of checkpoints that nobody has

@@ -29,6 +29,9 @@ void within_data(Work&& work) {
   }
 }
 
+// Requests take little of a core and are waited for: carrying out comes behind them.
+constexpr int kBehindRequests = 5;
+
 constexpr const char* kCancelled = "[sample] its client has cancelled it";
 
 int64_t num_tokens(const TrainCall& call) {
@@ -42,6 +45,7 @@ Result json_result(const Json& value) { return {Result::Kind::kJson, value.dump(
 }  // namespace
 
 void Core::run() {
+  step_back(kBehindRequests);
   for (;;) {
     bool busy = train_round();
     busy |= sample_round();
@@ -477,7 +481,8 @@ void Core::begin_samples() {
       if (!op->refused.empty()) throw invalid_argument(op->refused);
       const SampleCall call = decode_sample(op->body);
       load_sampler_weights(call.weights);
-      sampling_[engine_->sample(call)] = op;
+      sampling_[engine_->sample(call)] = {.op = op,
+                                          .prompt_tokens = static_cast<int64_t>(call.prompt.size())};
     } catch (...) {
       finish(op, failure_of(caught_error("server")));
     }
@@ -490,13 +495,13 @@ void Core::drop_cancelled() {
   {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(cancelled_, false)) return;
-    for (const auto& [ticket, op] : sampling_) {
-      if (op->cancelled) tickets.push_back(ticket);
+    for (const auto& [ticket, sample] : sampling_) {
+      if (sample.op->cancelled) tickets.push_back(ticket);
     }
   }
   for (const uint64_t ticket : tickets) {
     engine_->cancel_sample(ticket);
-    finish(sampling_.at(ticket), {Result::Kind::kUserError, kCancelled});
+    finish(sampling_.at(ticket).op, {Result::Kind::kUserError, kCancelled});
     sampling_.erase(ticket);
   }
 }
@@ -527,16 +532,16 @@ bool Core::sample_for_a_while(Clock::time_point begin, Monitor::Pass& pass) {
       answers = engine_->take_samples();
     } catch (...) {
       const Result result = failure_of(caught_error("server"));
-      for (const auto& [ticket, op] : sampling_) finish(op, result);
+      for (const auto& [ticket, sample] : sampling_) finish(sample.op, result);
       sampling_.clear();
       return true;
     }
     for (auto& done : answers) {
       const auto found = sampling_.find(done.ticket);
       if (found == sampling_.end()) continue;
-      const OpPtr op = found->second;
+      const auto [op, prompt_tokens] = found->second;
       sampling_.erase(found);
-      if (!done.error) count_sample(*op, done);
+      if (!done.error) count_sample(*op, prompt_tokens, done);
       ++pass.operations;
       if (!done.error) {
         for (const auto& sequence : done.sequences)

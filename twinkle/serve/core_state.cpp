@@ -158,6 +158,7 @@ void Core::housekeeping() {
                                 result_bytes_ > options_.result_bytes)) {
       for (const auto& future : by_age_.begin()->second) {
         result_bytes_ -= static_cast<int64_t>(future->result->bytes.size());
+        --counts_.results;
         forget(future);
       }
       by_age_.erase(by_age_.begin());
@@ -174,13 +175,7 @@ void Core::housekeeping() {
 void Core::end_samplers() {
   auto ending = store_.samplers_to_end(now() - options_.session_seconds);
   if (ending.empty()) return;
-  std::set<std::string> busy;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, future] : futures_) {
-      if (future->head.kind == OpKind::kSample && !future->result) busy.insert(future->head.target);
-    }
-  }
+  const std::set<std::string> busy = busy_targets();
   for (auto& sampler : ending) {
     if (busy.contains(sampler.id)) continue;
     sampler.ended = true;

@@ -19,13 +19,12 @@ void Core::count_calls(const Operation& op, const TrainCall& call) {
   count_usage(op, model->session, model->base_model, "training", tokens);
 }
 
-void Core::count_sample(const Operation& op, const SampleDone& done) {
+void Core::count_sample(const Operation& op, int64_t prompt_tokens, const SampleDone& done) {
   const auto sampler = store_.sampler(op.target, op.owner);
   if (!sampler) return;
   int64_t tokens = 0;
   for (const auto& sequence : done.sequences) tokens += static_cast<int64_t>(sequence.tokens.size());
-  const auto prompt = static_cast<int64_t>(decode_sample(op.body).prompt.size());
-  count_usage(op, sampler->session, sampler->base_model, "sampling_prefill", prompt);
+  count_usage(op, sampler->session, sampler->base_model, "sampling_prefill", prompt_tokens);
   count_usage(op, sampler->session, sampler->base_model, "sampling_sample", tokens);
 }
 

@@ -10,14 +10,17 @@ namespace {
 
 using namespace tinker;  // NOLINT(google-build-using-namespace): this file is that layer
 
+// Written as text: there may be thousands, and others wait for this thread.
 HttpReply completions_reply(const Core::Completions& completions) {
-  Json list = Json::array();
+  std::string out = R"({"completions":[)";
   for (const auto& one : completions.list) {
-    Json entry = {{"state", one.failed ? "failed" : "finished"}, {"request_id", one.request_id}};
-    if (!one.failed) entry["response_payload_uncompressed_size"] = one.bytes;
-    list.push_back(std::move(entry));
+    if (out.back() == '}') out += ',';
+    out += one.failed ? R"({"state":"failed","request_id":)" : R"({"state":"finished","request_id":)";
+    out += Json(one.request_id).dump();
+    if (!one.failed) out += ",\"response_payload_uncompressed_size\":" + std::to_string(one.bytes);
+    out += '}';
   }
-  return json_reply({{"completions", std::move(list)}, {"cursor", completions.cursor}});
+  return {.body = out + "],\"cursor\":" + std::to_string(completions.cursor) + "}"};
 }
 
 }  // namespace
