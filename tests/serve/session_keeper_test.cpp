@@ -48,6 +48,18 @@ TEST(SessionKeeper, EndsWhatIsSilent) {
   EXPECT_TRUE(never.sweep().empty());
 }
 
+TEST(SessionKeeper, EndsWhatItsClientHasFinished) {
+  const test::TempDir dir;
+  Clock clock;
+  Rig rig(dir.path(), clock.options());
+  for (const char* id : {"over", "open"}) rig.store().put(Session{.id = id, .owner = "ann"});
+  SessionKeeper keeper(rig.core(), rig.store(), 0);
+  rig.store().finish_session("over", "ann", "success");
+  EXPECT_EQ(keeper.sweep(), Names{"over"});
+  EXPECT_TRUE(keeper.sweep().empty());
+  EXPECT_TRUE(rig.store().session("over", "ann")->ended.has_value());
+}
+
 TEST(SessionKeeper, EndsNoneWhileAnOperationRuns) {
   const test::TempDir dir;
   Clock clock;

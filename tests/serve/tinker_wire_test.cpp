@@ -4,7 +4,9 @@
 #include <random>
 
 #include "tests/serve/tinker_messages.h"
+#include "tests/thrown.h"
 #include "twinkle/core/error.h"
+#include "twinkle/core/number_lists.h"
 #include "twinkle/serve/zstd_body.h"
 
 namespace twinkle::serve::tinker {
@@ -54,6 +56,25 @@ TEST(TinkerWire, NamesWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(error_of(request("cross_entropy", {})).find("there are no data"), std::string::npos);
   EXPECT_NE(error_of(request("cross_entropy", {datum({}, {})})).find("has no tokens"), std::string::npos);
+}
+
+// In JSON, where long lists of numbers are read in another way and old packages leave out what a chunk is.
+TEST(TinkerWire, NamesWhatIsWrongInJson) {
+  const auto error = [](const std::string& data) {
+    const Json body = parse_json_packed(
+        R"({"model_id": "m", "forward_backward_input": {"loss_fn": "cross_entropy", "data": )" + data + "}}",
+        "body");
+    return test::thrown([&] { parse_call(body, "forward_backward_input"); }, ErrorKind::kInvalidArgument);
+  };
+  EXPECT_HAS(error("[]"), "there are no data");
+  EXPECT_HAS(error("[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]"),
+             "must be a list of objects, not of numbers");
+  const auto chunk = [&](const char* fields) {
+    return error(R"([{"model_input": {"chunks": [)" + std::string(fields) + "]}}]");
+  };
+  EXPECT_HAS(chunk(R"({"data": "aGk=", "format": "png"})"), "chunks of type 'image' need a model that sees");
+  EXPECT_HAS(chunk(R"({"location": "x", "format": "png"})"), "chunks of type 'image_asset_pointer' need");
+  EXPECT_HAS(chunk(R"({"text": "x"})"), "a text chunk needs a list 'tokens'");
 }
 
 // Cut anywhere, changed anywhere: a call or a user's error.

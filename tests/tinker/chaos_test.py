@@ -32,7 +32,7 @@ class Lost(Exception):
 
 
 class Client:
-    """Repeats every request until it is answered."""
+    """Repeats every request until it is answered, for five minutes."""
 
     def __init__(self, port):
         self.port, self.connection = port, None
@@ -47,10 +47,11 @@ class Client:
         return reply.status, json.loads(text) if text else None
 
     def request(self, method, path, body=None):
-        while True:
+        until = time.time() + 300
+        while time.time() < until:
             try:
                 status, reply = self.once(method, path, body)
-                if status == 200:
+                if status in (200, 204):
                     return reply
                 if status not in (408, 429) and status < 500:
                     raise Lost(f"{path}: {status} {reply}")
@@ -59,6 +60,7 @@ class Client:
                     self.connection.close()
                 self.connection = None
             time.sleep(0.02)
+        raise Lost(f"{path}: no answer in five minutes")
 
     def post(self, route, body):
         return self.request("POST", API + route, body)

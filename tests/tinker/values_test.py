@@ -8,6 +8,7 @@ from sdk_test import (ADAM, client, close, cross_entropy_data, datum, new_model,
 from server_process import Server, run_tests, stories
 
 VOCABULARY, CONTEXT = 512, 512
+JSON_ONLY = tuple(int(part) for part in tinker.__version__.split(".")[:2]) < (0, 25)
 
 
 def refusal(future):
@@ -18,6 +19,15 @@ def refusal(future):
         assert "user" in str(error.category).lower(), error.category
         return str(error)
     raise AssertionError("it was accepted")
+
+
+def expect_no_json(call):
+    try:
+        call()
+    except ValueError as error:
+        assert "not JSON compliant" in str(error), error
+        return
+    raise AssertionError("it was sent")
 
 
 def raw(tokens, **inputs):
@@ -131,13 +141,17 @@ def test_wrong_data(server):
     ]
     fine = {"cross_entropy": good[0], "ppo": raw([1, 5, 6], **policy), "dro": raw([1, 5, 6], **policy)}
     for loss, wrong, words in cases:
+        if "NonFiniteInTensor" in words and JSON_ONLY:  # sent as JSON, which the package refuses to write
+            expect_no_json(lambda: training.forward_backward([fine[loss], wrong], loss).result())
+            continue
         error = refusal(training.forward_backward([fine[loss], wrong], loss))
         assert all(word in error for word in words), (words, error)
         assert ("datum 1" in error or "sequence 1" in error), error
         assert "send the whole batch again" in refusal(training.optim_step(ADAM))
         assert np.array_equal(before, logprobs_of(training, good)), error
     # What the loss does not read is not looked at.
-    extra = raw([1, 5, 6], target_tokens=ints(5, 6, 7), mask=floats(1, 1, 1), logprobs=floats(nan, 0, 0))
+    extra = raw([1, 5, 6], target_tokens=ints(5, 6, 7), mask=floats(1, 1, 1),
+                logprobs=floats(9 if JSON_ONLY else nan, 0, 0))
     training.forward_backward([extra], "cross_entropy").result()
     training.optim_step(ADAM).result()
     assert not np.array_equal(before, logprobs_of(training, good))

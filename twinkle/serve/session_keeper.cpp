@@ -18,23 +18,23 @@ bool SessionKeeper::touch(const std::string& session) {
 }
 
 std::vector<std::string> SessionKeeper::sweep() {
-  if (timeout_ <= 0) return {};
   const std::lock_guard lock(mutex_);  // whoever is heard of meanwhile comes before or after all of this
   const double now = core_.now();
-  std::vector<std::string> silent;
+  const auto finished = store_.finished_sessions();
+  std::set<std::string> over(finished.begin(), finished.end());
   for (const auto& [session, heard] : heard_) {
-    if (heard + timeout_ <= now) silent.push_back(session);
+    if (timeout_ > 0 && heard + timeout_ <= now) over.insert(session);
   }
-  if (silent.empty()) return {};
+  if (over.empty()) return {};
   std::set<std::string> busy;
   for (const auto& target : core_.busy_targets()) busy.insert(session_of(target));
-  std::erase_if(silent, [&](const std::string& session) { return busy.contains(session); });
-  for (const auto& session : silent) {
+  std::erase_if(over, [&](const std::string& session) { return busy.contains(session); });
+  for (const auto& session : over) {
     store_.end_session(session, now);
     heard_.erase(session);
   }
-  if (!silent.empty()) core_.drop_ended();
-  return silent;
+  if (!over.empty()) core_.drop_ended();
+  return {over.begin(), over.end()};
 }
 
 std::string ended_text(double timeout) {

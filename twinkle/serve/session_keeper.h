@@ -1,6 +1,7 @@
-// Which sessions are alive. A session ends when nothing was heard of it for `timeout` seconds, no heartbeat
-// and no request, and none of its operations waits or runs. What it saved stays; its models leave the memory
-// for good, and so do the samplers that nothing but the session names. Thread-safe.
+// Which sessions are alive. A session ends when its client has finished it, or nothing was heard of it for
+// `timeout` seconds, no heartbeat and no request, and none of its operations waits or runs. What it saved
+// stays; its models leave the memory for good, and so do the samplers that nothing but the session names.
+// Thread-safe.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,7 @@ namespace twinkle::serve {
 
 class SessionKeeper {
  public:
-  /// Every session that has not ended was heard of just now. `timeout` 0: none ends.
+  /// Every session that has not ended was heard of just now. `timeout` 0: silence ends none.
   SessionKeeper(Core& core, Store& store, double timeout);
 
   /// Something is heard of a session: from now on it does not end for a while. False when it has ended.

@@ -197,13 +197,22 @@ bool Store::has_models() const {
   return !models_.empty();
 }
 
-std::vector<std::string> Store::live_sessions() const {
+template <class Wanted>
+std::vector<std::string> Store::sessions_where(Wanted wanted) const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> out;
   for (const auto& [id, session] : sessions_) {
-    if (!session.ended) out.push_back(id);
+    if (wanted(session)) out.push_back(id);
   }
   return out;
+}
+
+std::vector<std::string> Store::live_sessions() const {
+  return sessions_where([](const Session& s) { return !s.ended; });
+}
+
+std::vector<std::string> Store::finished_sessions() const {
+  return sessions_where([](const Session& s) { return !s.ended && !s.finished.empty(); });
 }
 
 void Store::put(const ModelEntry& model) {

@@ -85,6 +85,8 @@ class Store {
   /// The session is over, and samplers whose weights nothing else names are gone.
   void end_session(const std::string& id, double now);
   bool session_ended(const std::string& id) const;
+  /// Of those that have not ended, the ones that their clients have finished.
+  std::vector<std::string> finished_sessions() const;
   std::vector<std::string> live_sessions() const;
   void put(const ModelEntry& model);
   bool has_models() const;
@@ -147,6 +149,8 @@ class Store {
 
  private:
   void load();
+  template <class Wanted>
+  std::vector<std::string> sessions_where(Wanted wanted) const;
   template <class T>
   void insert(const char* kind, const std::string& id, const T& entry);
   template <class T>

@@ -235,7 +235,8 @@ void TinkerApi::create_session(Call& call) {
 Session TinkerApi::need_session(const Call& call) {
   const auto session = store_.session(need_text(call.body, "session_id"), call.owner);
   if (!session) throw not_found("there is no such session");
-  if (!sessions_.touch(session->id)) throw not_found("[session] " + ended_text(sessions_.timeout()));
+  if (!sessions_.touch(session->id) && session->finished.empty())
+    throw not_found("[session] " + ended_text(sessions_.timeout()));
   store_.touch_session(session->id, core_.now());
   return *session;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "twinkle/core/number_lists.h"
 #include "twinkle/serve/tinker_datum.h"
 #include "twinkle/serve/tinker_wire.h"
 #include "twinkle/serve/wire.h"
@@ -183,6 +184,7 @@ TrainCall parse_call(const Json& body, const char* key) {
   const LossRule& rule = loss_rule(call.loss);
   call.loss_config = checked_options(rule, options);
   const Json* data = find(*input, "data");
+  if (data != nullptr && is_packed(*data)) bad(in_call("data"), "must be a list of objects, not of numbers");
   if (data == nullptr || !data->is_array() || data->empty()) bad(in_call("data"), "there are no data");
   DataOf all(call, rule);
   for (size_t i = 0; i < data->size(); ++i) {

@@ -80,13 +80,21 @@ int32_t token_id(int64_t id, const std::string& where) {
   return static_cast<int32_t>(id);
 }
 
+// Packages before 0.18 leave the type out, in images too.
+std::string type_of_chunk(const Json& chunk) {
+  const char* untyped = chunk.contains("location") ? "image_asset_pointer"
+                        : chunk.contains("data")   ? "image"
+                                                   : "encoded_text";
+  return text_or(chunk, "type", untyped);
+}
+
 std::vector<int32_t> tokens_of(const Json* model_input, const std::string& where) {
   std::vector<int32_t> tokens;
   const Json* chunks = model_input == nullptr ? nullptr : find(*model_input, "chunks");
   if (chunks == nullptr || !chunks->is_array()) bad(where, "needs a list 'chunks'");
   for (const auto& chunk : *chunks) {
     if (!chunk.is_object()) bad(where, "a chunk must be an object");
-    const std::string type = text_or(chunk, "type", "encoded_text");
+    const std::string type = type_of_chunk(chunk);
     if (type != "encoded_text") bad(where, "chunks of type '" + type + "' need a model that sees or hears");
     const Json* list = find(chunk, "tokens");
     if (list != nullptr && is_packed(*list)) {

@@ -83,6 +83,8 @@ std::vector<ArgGroup> launch_groups() {
       whole_number("session_timeout", 86400, 0, 1e9,
                    "Seconds without a heartbeat or a request after which a session ends: what it saved "
                    "stays, its models leave the memory. Clients tell every 10 s. 0: never."),
+      whole_number("result_seconds", 3600, 1, 30 * 86400,
+                   "How long the result of an operation can be fetched, also again."),
       whole_number(
           "log_mb", 256, 1, 1 << 20,
           "Size of the log of operations from which on it is written anew, without what nobody needs "
@@ -180,6 +182,7 @@ LaunchPlan launch_plan(const ParsedArgs& args) {
   server.allowed_hosts = args.get_strings("allowed_host");
   server.session_timeout = static_cast<double>(args.get_int("session_timeout"));
   server.core.log_bytes = args.get_int("log_mb") << 20;
+  server.core.result_seconds = static_cast<double>(args.get_int("result_seconds"));
   server.core.snapshot_operations = args.get_int("snapshot_operations");
   server.core.accept_engine_change = args.get_bool("accept_engine_change");
   if (args.has("access_log")) server.access_log = args.get_string("access_log");
