@@ -167,9 +167,9 @@ TEST(Http, SendsATarPieceByPiece) {
   Echo echo({}, [&](const HttpRequest& request, HttpServer::Respond respond) {
     HttpReply reply{.content_type = "application/x-tar"};
     if (request.target == "/tar") {
-      reply.source = tar_source({{"a/large", dir / "large"}, {"small", dir / "small"}, {"empty", ""}});
+      reply.source = tar_source(dir.path(), {{"a/large", "large"}, {"small", "small"}, {"empty", ""}});
     } else {
-      reply.source = file_source(dir / "large");
+      reply.source = file_source(dir.path(), "large");
     }
     respond(std::move(reply));
   });

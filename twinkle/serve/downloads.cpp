@@ -40,14 +40,14 @@ HttpReply Downloads::reply(std::string_view path, double now) const {
   HttpReply out{.content_type = "application/octet-stream"};
   try {
     if (!file.empty()) {
-      out.source = file_source(data_dir_ + "/" + folder + "/" + file);
+      out.source = file_source(data_dir_, folder + "/" + file);
       return out;
     }
     if (names.empty()) throw not_found("[download] it is gone");
     std::vector<TarEntry> entries;
-    for (const auto& name : names) entries.push_back({name, data_dir_ + "/" + folder + "/" + name});
+    for (const auto& name : names) entries.push_back({name, folder + "/" + name});
     entries.push_back({"checkpoint_complete", ""});  // older clients look for it
-    out.source = tar_source(entries);
+    out.source = tar_source(data_dir_, entries);
     out.content_type = "application/x-tar";
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kNotFound) throw;

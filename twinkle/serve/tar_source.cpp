@@ -1,7 +1,9 @@
 #include "twinkle/serve/tar_source.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +24,20 @@ struct Part {
   int64_t file_bytes = 0, zeros = 0;
 };
 
+// Links are followed up to the root only: whoever could write below it must not be sent what lies elsewhere.
+int open_below(const std::string& root, const std::string& path) {
+  const int folder = ::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) throw file_error("[download] cannot open a file", errno);
+  open_how how{.flags = O_RDONLY | O_CLOEXEC,
+               .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+  const auto fd = static_cast<int>(::syscall(SYS_openat2, folder, path.c_str(), &how, sizeof(how)));
+  const int why = errno;
+  ::close(folder);
+  if (fd < 0 && (why == ELOOP || why == EXDEV)) throw not_found("[download] this is not a file");
+  if (fd < 0) throw file_error("[download] cannot open a file", why);
+  return fd;
+}
+
 class PartsSource : public BodySource {
  public:
   ~PartsSource() override {
@@ -29,14 +45,12 @@ class PartsSource : public BodySource {
       if (part.fd >= 0) ::close(part.fd);
     }
   }
-  void add(std::string head, const std::string& path, bool padded) {
+  void add(const std::string& root, const std::string& path, bool padded) {
     Part& part = parts_.emplace_back();
-    part.head = std::move(head);
     if (!path.empty()) {
-      part.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+      part.fd = open_below(root, path);
       struct stat info{};
-      if (part.fd < 0 || ::fstat(part.fd, &info) != 0)
-        throw file_error("[download] cannot open a file", errno);
+      if (::fstat(part.fd, &info) != 0) throw file_error("[download] cannot open a file", errno);
       if (!S_ISREG(info.st_mode)) throw not_found("[download] this is not a file");
       part.file_bytes = info.st_size;
     }
@@ -123,20 +137,20 @@ std::string tar_header(const std::string& name, int64_t bytes) {
 
 }  // namespace
 
-std::shared_ptr<BodySource> tar_source(const std::vector<TarEntry>& entries) {
+std::shared_ptr<BodySource> tar_source(const std::string& root, const std::vector<TarEntry>& entries) {
   auto out = std::make_shared<PartsSource>();
   for (const TarEntry& entry : entries) {
     TW_CHECK(entry.name.size() < 100, entry.name);
-    out->add("", entry.path, true);
+    out->add(root, entry.path, true);
     out->last().head = tar_header(entry.name, out->last().file_bytes);
   }
   out->add_zeros(2 * kBlock);
   return out;
 }
 
-std::shared_ptr<BodySource> file_source(const std::string& path) {
+std::shared_ptr<BodySource> file_source(const std::string& root, const std::string& path) {
   auto out = std::make_shared<PartsSource>();
-  out->add("", path, false);
+  out->add(root, path, false);
   return out;
 }
 
