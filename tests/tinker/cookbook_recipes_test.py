@@ -33,7 +33,6 @@ try:
     from tinker_cookbook.supervised.common import compute_mean_nll
 except ImportError:
     missing("the tinker cookbook (scripts/setup --cookbook)")
-from sdk_test import folder_of
 
 COLON, CHAT = "role_colon", "qwen3_5_disable_thinking"
 TEACHER = "Qwen/Qwen3.6-35B-A3B"  # the name that create_data of prompt distillation asks for
@@ -161,7 +160,7 @@ class Desk:
                        batch_size=16, learning_rate=5e-3, max_steps=30)
         losses = column(run, "train_mean_nll")
         assert mean(losses[-5:]) < 0.2 * losses[0], losses
-        adapter = folder_of(self.server, self.rows("lessons", "checkpoints")[-1]["sampler_path"])
+        adapter = self.server.folder_of(self.rows("lessons", "checkpoints")[-1]["sampler_path"])
         subprocess.run([self.build / "bin/twinkle", "merge", "--model-id", self.model, "--adapter", adapter,
                         "--output-dir", self.folder / TEACHER], check=True)
         self.model = TEACHER

@@ -1,7 +1,6 @@
 """The server driven by the official tinker package, as its users do. Run with the python of an environment that
 has it: sdk_test.py BUILD [name of a test ...]."""
 
-import pathlib
 import random
 import sys
 import threading
@@ -61,18 +60,9 @@ def new_model(server, key=KEY_ANN, seed=7, rank=8):
     return there(client(server, key).create_lora_training_client(base_model=stories(), rank=rank, seed=seed))
 
 
-def folder_of(server, path):
-    """Where a checkpoint lies."""
-    import json
-    import sqlite3
-    entry, = sqlite3.connect(f"file:{server.folder}/store.db?mode=ro", uri=True).execute(
-        "SELECT entry FROM things WHERE kind = 'checkpoint' AND id = ?", (path,)).fetchone()
-    return pathlib.Path(server.folder) / json.loads(entry)["folder"]
-
-
 def weights(server, path):
     """The bytes of a checkpoint's weights and optimizer."""
-    folder = folder_of(server, path)
+    folder = server.folder_of(path)
     return {name: (folder / name).read_bytes() for name in ("adapter_model.safetensors", "optimizer.safetensors")
             if (folder / name).exists()}
 

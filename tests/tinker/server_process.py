@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -54,12 +55,19 @@ class Server:
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
 
     def command_line(self):
-        return [self.program, "launch", "--json", "--model-id", stories(), "--data-dir", self.folder,
+        model = [] if "--model-id" in self.options else ["--model-id", stories()]
+        return [self.program, "launch", "--json", *model, "--data-dir", self.folder,
                 "--port", str(self.port), "--api-key", KEY_ANN, "--api-key", KEY_BOB, *self.options]
 
     @property
     def url(self):
         return f"http://127.0.0.1:{self.port}"
+
+    def folder_of(self, path):
+        """Where a checkpoint lies."""
+        with sqlite3.connect(f"file:{self.folder}/store.db?mode=ro", uri=True) as store:
+            entry, = store.execute("SELECT entry FROM things WHERE kind = 'checkpoint' AND id = ?", (path,)).fetchone()
+        return pathlib.Path(self.folder) / json.loads(entry)["folder"]
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
