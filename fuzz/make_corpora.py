@@ -5,7 +5,7 @@ data; those of the server are made here and need none of it.
 Then, for each of them, after scripts/build fuzz:
   TMPDIR=/dev/shm build-fuzz/fuzz/fuzz_NAME OUT/NAME -max_total_time=600 -timeout=20 -rss_limit_mb=3072
 
-What the server gets or keeps: tinker_wire (bodies of requests), tinker_api (requests to its routes), http (bytes of a connection),
+What the server gets or keeps: number_lists and tinker_wire (bodies of requests), tinker_api (requests to its routes), http (bytes of a connection),
 operations (what the log keeps of them), log (its file), replay (a start over it), credentials (tokens, keys, queries and times) and
 server_config. These open files and sockets for each input; TMPDIR says where.
 """
@@ -186,6 +186,11 @@ seed("tinker_wire", b"\3" + dumps({"model_id": MODEL, "adam_params": adam}))
 seed("tinker_wire", b"\4" + stored_zstd(dumps(sample)))
 seed("tinker_wire", b"\4\x28\xb5\x2f\xfd\x00\x58\x23\x00\x00\x61")  # one byte, 4 times
 
+# Long lists of numbers, and what is nearly one.
+for item in ("7", "-0", "0.5", "1e300", "1E-5", "999999999999999999", "1234567890123456789012", "9007199254740993", "null", "[1]", "-", "1."):
+    seed("number_lists", b"[" + b",".join([item.encode()] * 17) + b"]")
+    seed("number_lists", b'{"a": [[' + b", ".join([b"1", item.encode(), b"2.5"] * 6) + b'], "x"], "[1": {}}')
+
 # Routes by their number in fuzz_tinker_api.cpp; 1: protobuf, 2: zstd.
 routes = [(0, jsons[0]), (0, jsons[2]), (1, jsons[1]), *[(2, call) for call in samples],
           (3, {"session_id": "s", "model_seq_id": 1, "base_model": "base", "lora_config": {"rank": 8, "seed": 1, "train_mlp": False},
@@ -265,7 +270,7 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-log, durable = b"TWKLLOG2", 8
+log, durable = b"TWKLLOG3", 8
 for payload in (b"one", record(operation, stored), b""):
     fields = struct.pack("<QQQ", len(payload), len(log), durable)
     log += struct.pack("<II", 0x52574C47, crc32c(fields + payload)) + fields + payload

@@ -219,7 +219,8 @@ Json AdminApi::live(const std::string& owner) const {
                            [](const Json& m) { return m.at("last_request").get<double>(); });
   if (models.size() > 24) models.resize(24);
   Json passes = Json::array();
-  const double from = now() - 60;
+  const bool all = view.passes.size() < Monitor::kMostPasses;
+  const double from = std::max(now() - 60, all ? 0 : view.passes.front().begin);
   for (const auto& pass : view.passes) {
     if (pass.begin + pass.seconds < from) continue;
     passes.push_back({{"begin", pass.begin},
@@ -242,6 +243,7 @@ Json AdminApi::live(const std::string& owner) const {
           {"models", models},
           {"queue", queue},
           {"passes", passes},
+          {"passes_since", from},
           {"samplers",
            {{"running", engine.samples_running},
             {"waiting", engine.samples_waiting + counts.samples},

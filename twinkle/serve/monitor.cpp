@@ -5,7 +5,7 @@
 namespace twinkle::serve {
 namespace {
 
-constexpr size_t kMostPasses = 512, kMostPoints = 512, kMostCurves = 256;
+constexpr size_t kMostPoints = 512, kMostCurves = 256;
 
 }  // namespace
 

@@ -17,6 +17,8 @@ namespace twinkle::serve {
 
 class Monitor {
  public:
+  static constexpr size_t kMostPasses = 512;  // that are kept
+
   /// One turn of training or sampling.
   struct Pass {
     double begin = 0, seconds = 0;  // begin: seconds since 1970
