@@ -9,7 +9,7 @@ import sys
 sys.path += [str(path) for path in pathlib.Path(sys.argv[2]).glob("lib/python3*/site-packages")]
 os.environ["TWINKLE_ISA"] = "avx2"  # matrix tiles round to bf16
 
-from sdk_test import ADAM, client, folder_of, new_model, texts, there
+from sdk_test import ADAM, client, new_model, texts, there
 from server_process import Server, missing, run_tests, stories
 
 try:
@@ -60,7 +60,7 @@ class Models:
             training.forward_backward([plain(text) for text in texts(step)], "cross_entropy")
             training.optim_step(ADAM)
         self.path = training.save_state("oracle").result().path
-        self.folder = folder_of(server, self.path)
+        self.folder = server.folder_of(self.path)
         self.oracle = Oracle(self.folder)
         self.count = 0
 
@@ -71,7 +71,7 @@ class Models:
         """Those that its next step takes: how far weights move under Adam without memory."""
         training.optim_step(tinker.AdamParams(learning_rate=EPS, beta1=0.0, beta2=0.0, eps=EPS)).result()
         self.count += 1
-        moved = tensors_of(folder_of(self.server, training.save_state(f"moved-{self.count}").result().path))
+        moved = tensors_of(self.server.folder_of(training.save_state(f"moved-{self.count}").result().path))
         start = tensors_of(self.folder)
         return {name: start[name] - moved[name] for name in start}
 
