@@ -370,6 +370,89 @@ TEST(HandOver, WhatWasAcceptedIsAnsweredByTheOldWeights) {
   }
 }
 
+// While nothing runs, the pass thread waits here.
+class Held {
+ public:
+  explicit Held(SampleEngine& engine)
+      : thread_([this, &engine] {
+          engine.between_passes([this] {
+            inside_ = true;
+            while (!let_go_) std::this_thread::yield();
+          });
+        }) {
+    while (!inside_) std::this_thread::yield();
+  }
+  ~Held() {
+    let_go_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> inside_ = false, let_go_ = false;
+  std::thread thread_;
+};
+
+TEST(HandOver, WhoAsksWithoutANameNeverMeetsTheModelUnderTheAdapter) {
+  TempDir folder;
+  write_model(folder / "model", 3);
+  vLLMSampler sampler(folder / "model", kEngine);
+  sampler.receive_weights(folder / "s");
+  const auto trainer = make_trainer("adapter", folder / "model");
+  CheckpointEngineManager manager(*trainer, folder / "s");
+  train_step(*trainer);
+  ASSERT_EQ(manager.sync_weights(false).version, "default@1");
+  std::vector<SampleResponse> got;
+  std::thread sync, asker;
+  {
+    const Held held(sampler.engine());
+    sync = std::thread([&] { EXPECT_EQ(manager.sync_weights(true).version, "model@1"); });
+    wait_until([&] { return sampler.versions().empty(); });  // the adapter has gone, the new weights wait
+    asker = std::thread([&] { got = sampler.sample(prompts(), kParams); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  sync.join();
+  asker.join();
+  for (const auto& response : got) EXPECT_EQ(response.model_version, 1);
+}
+
+TEST(HandOver, AReplacementThatIsRefusedTakesNoAdapterAway) {
+  TempDir folder;
+  write_model(folder / "model", 3);
+  vLLMSampler sampler(folder / "model", kEngine);
+  const auto trainer = make_trainer("adapter", folder / "model");
+  sampler.apply_weights("nova", *trainer->group().adapter());
+  sampler.engine().begin_replacing_base();
+  expect_error(ErrorKind::kConflict, "[sample] the model's weights are being replaced already",
+               [&] { sampler.replace_model_weights({}); });
+  EXPECT_EQ(sampler.versions(), std::vector<std::string>{"nova@1"});
+  sampler.engine().finish_replacing_base([] {});
+  EXPECT_EQ(sampler.sample(prompts(), kParams, {.adapter_name = "nova"})[0].version, "nova@1");
+}
+
+TEST(HandOver, WhatWaitsForNewWeightsDoesNotGetAnAdapterOfTheOld) {
+  TinySampling tiny;
+  const std::vector<int32_t> prompt = random_tokens(20, 1);
+  for (const bool own_thread : {false, true}) {
+    SampleEngine engine(*tiny.model, tiny.tokenizer, {.kv_blocks = 40, .own_thread = own_thread});
+    const auto adapter = tiny.adapter(4, {"q_proj"}, 1);
+    for (const std::string name : {"old", "stays"}) engine.add_version(name, adapter);
+    const auto before = engine.submit(request(prompt, kParams, "old"));
+    engine.begin_replacing_base();
+    const auto held = engine.submit(request(prompt, kParams, "old")),
+               base = engine.submit(request(prompt, kParams)),
+               kept = engine.submit(request(prompt, kParams, "stays"));
+    engine.remove_version("old");
+    engine.finish_replacing_base([&] { EXPECT_TRUE(before->done()); });
+    if (!own_thread) run_all(engine);
+    EXPECT_EQ(before->wait().model_version, 0);
+    expect_error(ErrorKind::kNotFound, "[sample] the weights 'old' were removed meanwhile",
+                 [&] { held->wait(); });
+    EXPECT_EQ(base->wait().model_version, 1);
+    EXPECT_EQ(kept->wait().model_version, 1);
+    expect_nothing_held(engine);
+  }
+}
+
 // Streams that are not what they should be.
 
 struct RawStream {

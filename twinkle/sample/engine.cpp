@@ -228,7 +228,8 @@ void EngineState::loop() {
     {
       std::unique_lock lock(mutex);
       wake.wait(lock, [&] {
-        return more || stopping || (!arrived.empty() && !draining) || !cancelled.empty() || !commands.empty();
+        return more || stopping || (!arrived.empty() && !draining) || !accepted.empty() ||
+               !cancelled.empty() || !commands.empty();
       });
       if (stopping) return;
     }
@@ -271,12 +272,16 @@ void EngineState::between_passes(const std::function<void()>& fn) {
   fn();
 }
 
-void EngineState::replace_base(const std::function<void()>& change) {
-  between_passes([&] {  // everything accepted so far is queued now
-    std::lock_guard lock(mutex);
-    if (draining) throw conflict("[sample] the model's weights are being replaced already");
-    draining = true;
-  });
+void EngineState::begin_replacing_base() {
+  std::lock_guard lock(mutex);
+  if (stopping) throw unavailable("[sample] the sampler was shut down");
+  if (draining) throw conflict("[sample] the model's weights are being replaced already");
+  draining = true;
+  accepted.swap(arrived);
+  wake.notify_one();
+}
+
+void EngineState::finish_replacing_base(const std::function<void()>& change) {
   for (bool done = false; !done;) {
     between_passes([&] {
       struct LetIn {  // also after an error
@@ -300,10 +305,31 @@ void EngineState::replace_base(const std::function<void()>& change) {
       forget_computed();
       change();
       ++model_version;
+      fail_held_back();
     });
     if (done) return;
     constexpr auto kOften = std::chrono::milliseconds(1);
     if (options.own_thread || !step()) std::this_thread::sleep_for(kOften);
+  }
+}
+
+// Those that wait for the new weights but want an adapter that was removed with the old ones.
+void EngineState::fail_held_back() {
+  std::vector<std::shared_ptr<SampleJob>> stale;
+  {
+    std::lock_guard lock(mutex);
+    const auto gone = [&](const auto& job) {
+      const auto& version = job->answers_.front()->version;
+      const auto found = versions.find(version->name);
+      return !version->base && (found == versions.end() || found->second != version);
+    };
+    std::ranges::copy_if(arrived, std::back_inserter(stale), gone);
+    std::erase_if(arrived, gone);
+  }
+  for (const auto& job : stale) {
+    waiting += static_cast<int64_t>(job->answers_.size());
+    fail(job, std::make_exception_ptr(
+                  not_found("[sample] the weights '" + job->request_.version + "' were removed meanwhile")));
   }
 }
 
@@ -428,7 +454,16 @@ void SampleEngine::update_base(const std::function<void()>& change) {
   });
 }
 
-void SampleEngine::replace_base(const std::function<void()>& change) { state_->replace_base(change); }
+void SampleEngine::replace_base(const std::function<void()>& change) {
+  begin_replacing_base();
+  finish_replacing_base(change);
+}
+
+void SampleEngine::begin_replacing_base() { state_->begin_replacing_base(); }
+void SampleEngine::finish_replacing_base(const std::function<void()>& change) {
+  state_->finish_replacing_base(change);
+}
+
 int64_t SampleEngine::model_version() const { return state_->model_version; }
 
 void SampleEngine::reset_prefix_cache() {

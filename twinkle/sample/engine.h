@@ -73,6 +73,11 @@ class SampleEngine {
   /// The same, but what was accepted so far is answered first, with the old weights; what comes meanwhile
   /// waits for the new ones. conflict while another call does it; unavailable once shut down.
   void replace_base(const std::function<void()>& change);
+  /// The two halves of replace_base: the moment that parts what was accepted from what waits, and the change.
+  /// Between them the caller removes the versions that sit on the old weights; whoever asked for one of them
+  /// after the first half gets not_found. The second must follow the first.
+  void begin_replacing_base();
+  void finish_replacing_base(const std::function<void()>& change);
   /// How often the model's own weights were changed.
   int64_t model_version() const;
   /// Forgets all cached prefixes.

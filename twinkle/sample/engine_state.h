@@ -64,7 +64,8 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   void loop();
   bool step();
   void between_passes(const std::function<void()>& fn);
-  void replace_base(const std::function<void()>& change);
+  void begin_replacing_base();
+  void finish_replacing_base(const std::function<void()>& change);
   bool wait_for_base();
   void stop();
   void fail_all(const std::exception_ptr& error);
@@ -93,6 +94,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   void finish(const std::shared_ptr<Answer>& answer, const std::string& reason);
   void fail(const std::shared_ptr<SampleJob>& job, std::exception_ptr error);
   void end_job(const std::shared_ptr<SampleJob>& job);
+  void fail_held_back();
   Tenant& tenant_of(const Answer& answer) { return tenants[answer.job->request_.tenant]; }
 
   // ---- engine_pass.cpp: what a pass computes
@@ -121,6 +123,7 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   std::map<std::string, uint64_t> requests_of_tenant;  // without a seed
   std::map<std::string, KvBlocks::Node> roots;         // of the tenants' cached prefixes
   std::vector<std::shared_ptr<SampleJob>> arrived;
+  std::vector<std::shared_ptr<SampleJob>> accepted;  // those that had arrived when the draining began
   std::vector<std::shared_ptr<SampleJob>> cancelled;
   std::deque<std::packaged_task<void()>> commands;
   int64_t queued = 0;  // answers accepted and never yet run

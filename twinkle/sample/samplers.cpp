@@ -353,16 +353,20 @@ int64_t Sampler::replace_model_weights(std::vector<Parameter> weights) {
           "[sample] the sampler sleeps while requests wait for the old weights; wake_up() lets them end");
     }
   }
-  std::vector<std::string> gone;
+  std::map<std::string, std::vector<std::string>> gone;
   {
+    // Under one lock: who asks for an adapter gets it as it was, who asks without one after it went waits for
+    // the new weights.
     std::lock_guard lock(mutex_);
-    for (const auto& [name, versions] : names_) gone.insert(gone.end(), versions.begin(), versions.end());
-    names_.clear();
+    engine_->begin_replacing_base();
+    gone.swap(names_);
     default_.clear();
   }
-  for (const auto& version : gone) engine_->remove_version(version);
+  for (const auto& [name, versions] : gone) {
+    for (const auto& version : versions) engine_->remove_version(version);
+  }
   int64_t version = 0;
-  engine_->replace_base([&] {
+  engine_->finish_replacing_base([&] {
     for (auto& weight : weights) {
       Parameter& target = *known.at(weight.name);
       target.matrix = std::move(weight.matrix);

@@ -17,7 +17,11 @@ void EngineState::take_orders() {
   {
     std::lock_guard lock(mutex);
     ended.swap(cancelled);
-    if (!draining) fresh.swap(arrived);
+    fresh.swap(accepted);
+    if (!draining) {
+      fresh.insert(fresh.end(), arrived.begin(), arrived.end());
+      arrived.clear();
+    }
     for (const auto& job : ended) {  // also one that is held back
       if (std::erase(arrived, job) > 0) fresh.push_back(job);
     }
