@@ -453,6 +453,66 @@ TEST(HandOver, WhatWaitsForNewWeightsDoesNotGetAnAdapterOfTheOld) {
   }
 }
 
+TEST(HandOver, ASamplerThatSleepsInTheMiddleOfAReplacementCanEnd) {
+  TempDir folder;
+  write_model(folder / "model", 3);
+  auto sampler = std::make_unique<vLLMSampler>(folder / "model", kEngine);
+  sampler->receive_weights(folder / "s");
+  const auto trainer = make_trainer("full", folder / "model");
+  CheckpointEngineManager manager(*trainer, folder / "s");
+  std::thread sync, sleeper;
+  std::shared_ptr<SampleJob> job;
+  {
+    const Held held(sampler->engine());
+    job = sampler->engine().submit(request(random_tokens(5, 1), kParams));
+    sync = std::thread([&] { EXPECT_THROW(manager.sync_weights(), Error); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // it waits for the request
+    sleeper = std::thread([&] { sampler->sleep(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  sleeper.join();
+  EXPECT_FALSE(job->done());
+  sampler.reset();
+  sync.join();
+  EXPECT_THROW(job->wait(), Error);
+}
+
+TEST(HandOver, WhoHearsOfNewWeightsMayAskAndFail) {
+  TempDir folder;
+  write_model(folder / "model", 3);
+  const auto trainer = make_trainer("adapter", folder / "model");
+  vLLMSampler sampler(folder / "model", kEngine);
+  CheckpointEngineManager manager(*trainer, folder / "s");
+  std::atomic<bool> inside = false, asked = false;
+  sampler.receive_weights(folder / "s", {.on_weights = [&](const std::string& version) {
+                            if (version == "default@3") {
+                              inside = true;
+                              std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                              sampler.receive_status();  // while the other thread stops it
+                              asked = true;
+                            }
+                            if (version == "default@2") sampler.stop_receiving();
+                            throw not_found("nothing");
+                          }});
+  // A base and an adapter in one connection: what is thrown after the first is no answer to the second.
+  for (auto& parameter : trainer->model().parameters()) {
+    if (!parameter.is_matrix()) parameter.vector.mul_(1.1f);
+  }
+  const SyncResult synced = manager.sync_weights(false);
+  EXPECT_TRUE(synced.sent_base);
+  EXPECT_EQ(synced.version, "default@1");
+  const auto last = [&] { return sampler.receive_status().last_error; };
+  wait_until([&] { return last() == "[receive_weights] on_weights of 'default@1': nothing"; });
+  EXPECT_EQ(manager.sync_weights(false).version, "default@2");
+  wait_until([&] { return last().find("which cannot wait for its own end") != std::string::npos; });
+  EXPECT_EQ(sampler.receive_status().received, 3);
+  EXPECT_EQ(sampler.receive_status().failed, 0);
+  EXPECT_EQ(manager.sync_weights(false).version, "default@3");
+  wait_until([&] { return inside.load(); });
+  sampler.stop_receiving();
+  EXPECT_TRUE(asked);
+}
+
 // Streams that are not what they should be.
 
 struct RawStream {

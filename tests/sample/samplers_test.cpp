@@ -146,6 +146,22 @@ TEST(Samplers, StreamTextSleepAndWake) {
   }
 }
 
+TEST(Samplers, ACallWithoutAThreadEndsWhenTheSamplerIsPutToSleep) {
+  Trainer trainer;
+  TorchSampler sampler(*trainer.model, {{"kv_cache_memory_mb", 4}});
+  const std::vector<Trajectory> asked = {says("tell me")};
+  const SamplingParams params{.max_tokens = 20, .allowed_token_ids = {'a', 'b'}};
+  const auto sleep = [&](const std::string&) {
+    sampler.sleep();
+    return true;
+  };
+  expect_error(ErrorKind::kUnavailable, "[sample] the sampler was put to sleep in the middle of a call",
+               [&] { sampler.sample_stream(asked, params, sleep); });
+  sampler.wake_up();
+  EXPECT_EQ(sampler.sample(asked, params)[0].sequences[0].tokens.size(), 20U);
+  expect_nothing_held(sampler.engine());
+}
+
 TEST(Samplers, NameWhatIsWrong) {
   Trainer trainer;
   expect_error(ErrorKind::kInvalidArgument,

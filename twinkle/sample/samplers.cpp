@@ -21,6 +21,9 @@ std::shared_ptr<const AdapterSnapshot> copy_of(const std::string& name, const Ad
   return out;
 }
 
+// Without a thread of its own nobody would go on with the call after wake_up().
+Error fell_asleep() { return unavailable("[sample] the sampler was put to sleep in the middle of a call"); }
+
 size_t count_of(const SampleInputs& inputs) {
   return std::visit([](const auto& list) { return list.size(); }, inputs);
 }
@@ -77,7 +80,10 @@ Sampler::Sampler(TransformersModel& trainer, const Json& engine_args, bool own_t
   if (trainer.get_template() != nullptr) set_template(trainer.get_template());
 }
 
-Sampler::~Sampler() = default;
+// Whatever waits hears of it, the thread that receives too.
+Sampler::~Sampler() {
+  if (engine_ != nullptr) shutdown();
+}
 
 void Sampler::start(CausalLM& model, const Json& engine_args, bool own_thread) {
   const Options o = check_options(engine_arg_specs(), engine_args, "engine_args");
@@ -216,6 +222,9 @@ std::vector<SampleResponse> Sampler::sample(const SampleInputs& inputs, const Sa
     for (at = 0; at < requests.size(); ++at) jobs.push_back(submit(requests[at], used));
     while (!own_thread_ && engine_->step()) {
     }
+    for (at = 0; at < jobs.size(); ++at) {
+      if (!own_thread_ && !jobs[at]->done()) throw fell_asleep();
+    }
     for (at = 0; at < jobs.size(); ++at) out.push_back(response_of(jobs[at]->wait(), requests[at].prompt));
   } catch (const Error& e) {
     for (const auto& job : jobs) job->cancel();
@@ -254,7 +263,7 @@ SampleResponse Sampler::sample_stream(const SampleInputs& input, const SamplingP
   } cancel{*this, *job};
   bool ended = false;
   for (;;) {
-    if (!own_thread_ && !job->done()) engine_->step();
+    if (!own_thread_ && !job->done() && !engine_->step() && !job->done()) throw fell_asleep();
     const auto piece = own_thread_ ? job->next() : job->poll();
     if (!piece && (own_thread_ || job->done())) break;
     if (!piece || ended || piece->text.empty() || on_delta(piece->text)) continue;
@@ -390,8 +399,13 @@ void Sampler::receive_weights(const std::string& path, const ReceiveOptions& opt
 }
 
 void Sampler::stop_receiving() {
+  std::unique_ptr<WeightReceiver> gone;  // ends outside the lock: on_weights may ask for the status meanwhile
   std::lock_guard lock(receiver_mutex_);
-  receiver_.reset();
+  if (receiver_ == nullptr) return;
+  if (receiver_->is_this_thread()) {
+    throw conflict("[sample] on_weights runs in the thread that receives, which cannot wait for its own end");
+  }
+  gone.swap(receiver_);
 }
 
 ReceiveStatus Sampler::receive_status() const {

@@ -51,6 +51,7 @@ struct ReceiveOptions {
   int64_t most_rank = 1024;      // of an adapter
   double silence_s = 30;         // a trainer that says nothing for so long is given up
   /// Hears of new weights once requests get them, in the thread that receives; the next ones wait for it.
+  /// What it throws becomes the status' last_error.
   std::function<void(const std::string& version)> on_weights;
 };
 
@@ -93,6 +94,7 @@ class Sampler {
   /// socket of this path, in a thread of its own. conflict over the weights of a model in training, or when
   /// it receives already.
   void receive_weights(const std::string& path, const ReceiveOptions& options = {});
+  /// Ends the connection of the moment; conflict when on_weights calls it.
   void stop_receiving();
   ReceiveStatus receive_status() const;
   /// The path, "" while nothing is received.

@@ -172,7 +172,7 @@ void WeightReceiver::serve(LocalSocket& socket) {
       }
       writer.write_message(FrameKind::kReply,
                            Json{{"status", "done"}, {"version", version}, {"isa", isa_name(active_isa())}});
-      if (options_.on_weights) options_.on_weights(version);
+      if (options_.on_weights) tell(version);
     }
   } catch (const Error& e) {
     try {
@@ -180,6 +180,16 @@ void WeightReceiver::serve(LocalSocket& socket) {
     } catch (const Error&) {  // it is gone; the first error says more
     }
     throw;
+  }
+}
+
+// The weights are there whatever becomes of it, so the trainer does not hear of its errors.
+void WeightReceiver::tell(const std::string& version) {
+  try {
+    options_.on_weights(version);
+  } catch (const std::exception& e) {
+    std::lock_guard lock(mutex_);
+    status_.last_error = "[receive_weights] on_weights of '" + version + "': " + e.what();
   }
 }
 

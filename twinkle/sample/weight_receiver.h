@@ -21,10 +21,13 @@ class WeightReceiver {
 
   const std::string& path() const { return path_; }
   ReceiveStatus status() const;
+  /// Whether the caller is inside on_weights.
+  bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
  private:
   void work();
   void serve(LocalSocket& socket);
+  void tell(const std::string& version);
   std::string take(const Options& about, FrameReader& reader);
   std::string take_model(const Options& about, FrameReader& reader);
   std::string take_adapter(const Options& about, FrameReader& reader);
