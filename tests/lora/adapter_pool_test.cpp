@@ -181,6 +181,25 @@ TEST_F(Pool, WrittenAdapterThatIsDamagedIsAnErrorOfItsOwn) {
   EXPECT_EQ(num_files(), 0);
 }
 
+TEST_F(Pool, ABitThatTurnedInAFileIsFound) {
+  AdapterPool pool = make(1);
+  pool.create("one", config_of(4));
+  pool.create("two", config_of(4));
+  std::string path;
+  for (const auto& found : fs::recursive_directory_iterator(folder_)) {
+    if (found.is_regular_file()) path = found.path().string();
+  }
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-40, std::ios::end);
+  const auto turned = static_cast<char>(file.get() ^ 0x10);
+  file.seekp(-40, std::ios::end);
+  file.put(turned);
+  file.close();
+  EXPECT_NE(thrown([&] { pool.use("one"); }, ErrorKind::kUnavailable)
+                .find("the checksum of 'values' differs; the file is damaged"),
+            std::string::npos);
+}
+
 TEST_F(Pool, SnapshotKeepsItsWeightsWhileTrainingGoesOn) {
   AdapterPool pool = make(2);
   const auto adapter = pool.create("a", config_of(2));

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "twinkle/core/crc32c.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/files.h"
 #include "twinkle/core/list_text.h"
@@ -48,6 +49,12 @@ at::ScalarType scalar_type_of(const std::string& name) {
     if (name == known) return type;
   }
   throw unavailable("the file is not what was written");
+}
+
+// Weights that come back otherwise than they went would train on in silence.
+std::string checksum_of(const at::Tensor& host) {
+  return std::to_string(
+      crc32c({static_cast<const std::byte*>(host.const_data_ptr()), static_cast<size_t>(host.nbytes())}));
 }
 
 // Folders of owners that died: nobody holds their lock. Where there are no locks nobody knows, and they stay.
@@ -261,8 +268,10 @@ void AdapterPool::make_room(std::span<const std::string> kept) {
 
 void AdapterPool::write_out(const std::string& name, Entry& leaving) {
   std::vector<TensorToWrite> tensors;
+  std::map<std::string, std::string> about = {{"adapter", name}};
   const auto add = [&](const std::string& key, const at::Tensor& value) {
     const at::Tensor host = value.cpu().contiguous();
+    about["crc32c." + key] = checksum_of(host);
     tensors.push_back(
         {key, safetensors_name(host.scalar_type()), host.sizes().vec(),
          [host](int64_t offset, std::span<std::byte> out) {
@@ -278,7 +287,8 @@ void AdapterPool::write_out(const std::string& name, Entry& leaving) {
     if (state[i].defined()) add("state." + std::to_string(i), state[i]);
   }
   const std::string path = folder() + "/" + std::to_string(leaving.id) + ".safetensors";
-  write_safetensors(path, tensors, {{"adapter", name}, {"state", std::to_string(state.size())}});
+  about["state"] = std::to_string(state.size());
+  write_safetensors(path, tensors, about);
   std::error_code ignored;
   leaving.file_bytes = static_cast<int64_t>(fs::file_size(path, ignored));
   leaving.file = path;
@@ -307,6 +317,9 @@ void AdapterPool::bring_in(const std::string& name, Entry& entering) {
       if (tensor == nullptr) return {};
       at::Tensor host = at::empty(tensor->shape, scalar_type_of(tensor->dtype));
       std::memcpy(host.mutable_data_ptr(), tensor->data.data(), tensor->data.size());
+      const auto checksum = file.metadata().find("crc32c." + key);
+      if (checksum == file.metadata().end() || checksum->second != checksum_of(host))
+        throw unavailable("the checksum of '" + key + "' differs; the file is damaged");
       return host.to(model_.device());
     };
     values = read("values");
