@@ -131,6 +131,20 @@ TEST(Safetensors, RefusesWhatIsMalformed) {
   }
 }
 
+TEST(Safetensors, NamesAPickleUnderAnotherName) {
+  const std::string payload = "cposix\nsystem\n(S'evil'\ntR.";
+  for (const char* begin : {"\x80\x02", "\x80\x03", "\x80\x04", "\x80\x05", "PK\x03\x04"}) {
+    const std::string got = test::thrown([&] { parse(begin + payload); });
+    EXPECT_HAS(got, "this is a pickle, as torch.save writes it, under another name") << begin;
+  }
+  // Those of the first protocols begin like any text.
+  EXPECT_HAS(test::thrown([&] { parse(payload + payload); }), "the header claims");
+  // A header of 640 bytes has a length that begins as a pickle does.
+  const std::string header = one("F32", "[2,2]", "[0,16]");
+  const auto file = parse(bytes_of(header + std::string(640 - header.size(), ' '), 16));
+  EXPECT_EQ(file.tensors().size(), 1u);
+}
+
 TEST(Safetensors, RefusesEveryTruncation) {
   const std::string bytes = read_file(test::test_data("safetensors/tensor-4d-float32.safetensors"));
   for (size_t length = 0; length < bytes.size(); ++length)

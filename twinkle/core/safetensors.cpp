@@ -219,8 +219,20 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
   return parsed;
 }
 
+// By the first eight bytes: a pickle of protocol 2 to 5, or the zip archive that torch puts one into.
+static bool is_pickle(uint64_t first) {
+  const bool zip = (first & 0xffffffff) == 0x04034b50;
+  return zip || ((first & 0xff) == 0x80 && (first >> 8 & 0xff) >= 2 && (first >> 8 & 0xff) <= 5);
+}
+
 void check_safetensors_header_bytes(uint64_t header_bytes, uint64_t file_bytes, std::string_view where) {
   const HeaderEvents events(place_of(where));
+  const uint64_t most = std::min(kMaxHeaderBytes, file_bytes - 8);
+  if (header_bytes > most && is_pickle(header_bytes)) {
+    throw events.error(
+        "this is a pickle, as torch.save writes it, under another name: it could run code when read, and is "
+        "refused");
+  }
   if (header_bytes > kMaxHeaderBytes) {
     throw events.error("the header claims " + std::to_string(header_bytes) + " bytes; the limit is " +
                        std::to_string(kMaxHeaderBytes));
