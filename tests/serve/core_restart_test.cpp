@@ -201,6 +201,48 @@ TEST(CoreRestart, TriesASnapshotAgain) {
   EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
 }
 
+// One snapshot is written in the time in which every model makes a step: each has its turn, and none of them
+// has more to carry out again than the steps of one time round.
+TEST(CoreRestart, SnapshotsGoRoundAmongTheModels) {
+  const test::TempDir dir;
+  std::atomic<int> may_write{0};
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5), .snapshot_operations = 2});
+  constexpr int64_t kModels = 6, kRounds = 24;
+  std::vector<std::string> models;
+  for (int64_t i = 0; i < kModels; ++i)
+    models.push_back(rig.make_model(kAnn, "s:train:" + std::to_string(i)));
+  rig.seen().on_write = [&](const char* moment) {
+    if (std::string_view(moment) != "begin") return;
+    while (may_write <= 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --may_write;
+  };
+  for (int64_t round = 0; round < kRounds; ++round) {
+    std::vector<std::string> steps;
+    for (const auto& m : models) rig.submit(Rig::call(kAnn, m, 2 * round + 1, {1}));
+    for (const auto& m : models) steps.push_back(rig.submit(Rig::step(kAnn, m, 2 * round + 2)));
+    for (const auto& step : steps) rig.result(step, kAnn);
+    const int64_t written = rig.core().counts().snapshots;
+    ++may_write;
+    for (int i = 0; i < 2000 && rig.core().counts().snapshots == written; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  // Folders of old snapshots may go away meanwhile.
+  const auto copied = [&] {
+    std::error_code error;
+    std::filesystem::remove_all(dir / "killed");
+    std::filesystem::copy(dir / "data", dir / "killed", std::filesystem::copy_options::recursive, error);
+    return !error;
+  };
+  while (!copied()) {
+  }
+  may_write = 1000;
+  Rig killed(dir / "killed");
+  for (const auto& m : models) killed.weight(kAnn, m, 2 * kRounds + 1);
+  std::map<std::string, int64_t> steps;
+  for (const auto& seen : killed.seen().train) steps[seen.substr(0, seen.rfind(':'))] += seen.ends_with(":s");
+  for (const auto& m : models) EXPECT_LE(steps[m], kModels + 3) << m;
+}
+
 // Snapshots bound the replay, and the log is written anew before it grows without end.
 TEST(CoreRestart, BoundsTheLog) {
   const test::TempDir dir;

@@ -20,6 +20,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -184,6 +185,8 @@ class Core {
   void remove_stray_snapshots();
   bool can_snapshot(const Model& model) const;
   bool snapshot_is_due(const Model& model) const;
+  bool is_due(const Model& model) const;
+  std::set<const Turn*> turns_to_snapshot(const std::vector<Turn>& turns);
   void take_snapshot(const std::string& id, Model& model);
   void note_unloaded(const std::string& id, const Model& model);
   void record_snapshot(const std::string& id, const Snapshot& snapshot);
@@ -274,7 +277,12 @@ class Core {
     int64_t prompt_tokens = 0;
   };
   std::unordered_map<uint64_t, InFlight> sampling_;  // by ticket
-  std::map<std::string, uint64_t> weights_used_;     // when each was
+  struct InLine {
+    std::string model;
+    std::optional<std::chrono::steady_clock::time_point> until;  // from when on others go first
+  };
+  std::deque<InLine> line_;                       // models whose snapshot is due
+  std::map<std::string, uint64_t> weights_used_;  // when each was
   uint64_t uses_ = 0;
   std::set<std::string> lost_;  // models that could not be brought back after a restart
   bool sweep_ = true;           // there may be folders of checkpoints that nobody has

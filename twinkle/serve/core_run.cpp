@@ -347,15 +347,18 @@ void Core::run_merged(std::vector<Turn>& turns) {
       continue;
     }
     if (turn.ready.barrier) before_step(turn);
+  }
+  const std::set<const Turn*> due = turns_to_snapshot(turns);
+  for (auto& turn : turns) {
     // A snapshot has no gradients, so it is taken between the step and the calls behind it.
-    const bool calls_wait = turn.ready.barrier && snapshot_is_due(*turn.model);
     if (turn.ready.barrier) now.emplace_back(&turn, turn.ready.barrier);
-    for (const auto& op : turn.ready.calls) (calls_wait ? after_snapshot : now).emplace_back(&turn, op);
+    for (const auto& op : turn.ready.calls)
+      (due.contains(&turn) ? after_snapshot : now).emplace_back(&turn, op);
   }
   run_works(now);
   for (auto& turn : turns) {
-    if (!turn.ready.barrier || turn.model->queue.has_pending()) continue;
-    if (snapshot_is_due(*turn.model)) take_snapshot(turn.id, *turn.model);
+    if (due.contains(&turn) && !turn.model->queue.has_pending() && is_due(*turn.model))
+      take_snapshot(turn.id, *turn.model);
   }
   run_works(after_snapshot);
 }

@@ -1,4 +1,5 @@
 // Snapshots of models, and a log without what they cover: both are written beside the work.
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <unordered_set>
@@ -53,10 +54,39 @@ bool Core::can_snapshot(const Model& model) const {
 
 // After a step, which leaves no gradients, whatever there is before it.
 bool Core::snapshot_is_due(const Model& model) const {
-  if (files_.size() >= kSnapshotsInFlight) return false;
+  return files_.size() < kSnapshotsInFlight && is_due(model);
+}
+
+bool Core::is_due(const Model& model) const {
   const std::lock_guard lock(mutex_);
   return !model.being_written && (model.wanted || model.operations >= options_.snapshot_operations ||
                                   model.bytes >= options_.snapshot_bytes);
+}
+
+// Few are written at a time, so models wait in line, or some would never have their turn beside others that
+// are always due. Who is at the head and makes no step within a second, in which it could have been written,
+// goes.
+std::set<const Core::Turn*> Core::turns_to_snapshot(const std::vector<Turn>& turns) {
+  constexpr std::chrono::seconds kPatience{1};
+  std::map<std::string, const Turn*> due;
+  for (const auto& turn : turns) {
+    if (!turn.ready.barrier || !is_due(*turn.model)) continue;
+    due[turn.id] = &turn;
+    if (std::ranges::none_of(line_, [&](const InLine& one) { return one.model == turn.id; }))
+      line_.push_back({.model = turn.id});
+  }
+  const auto now = std::chrono::steady_clock::now();
+  size_t free = kSnapshotsInFlight - std::min(kSnapshotsInFlight, files_.size());
+  std::set<const Turn*> out;
+  for (auto it = line_.begin(); it != line_.end() && free > 0;) {
+    if (!it->until) it->until = now + kPatience;
+    const auto found = due.find(it->model);
+    const bool goes = found != due.end() || *it->until < now;
+    if (found != due.end()) out.insert(found->second);
+    if (found != due.end() || !goes) --free;
+    it = goes ? line_.erase(it) : std::next(it);
+  }
+  return out;
 }
 
 // The copy is taken here; the disk is another thread's.
