@@ -1,8 +1,8 @@
 """The documentation as a test.
 
 docs.py check      every page: fenced blocks are of a kind that is tested, C++ is quoted from cookbook/, JSON parses,
-                   links inside the tree lead somewhere, and no two pages start a server on one port, because their
-                   commands run side by side. Proves on made-up pages that it finds each fault.
+                   links inside the tree lead somewhere, tests that tables name exist, and no two pages start a server
+                   on one port, because their commands run side by side. Proves on made-up pages that it finds each fault.
 docs.py run PAGE   runs the page's ```bash blocks in order, in one shell, in a scratch folder where the tree's entries
                    are links; a command that fails, fails the test and is named by page and line.
 
@@ -43,7 +43,19 @@ def blocks(text):
     return found
 
 
-def faults(name, folder, text, quotable):
+def named_tests():
+    """As pages name them: Suite.Name, x_test.py: test_y, fuzz_x, ground_x."""
+    found = set()
+    for path in (ROOT / "tests").rglob("*_test.cpp"):
+        found |= {f"{suite}.{name}" for suite, name in re.findall(r"\bTEST(?:_[FP])?\((\w+), (\w+)\)", path.read_text())}
+    for path in (ROOT / "tests").rglob("*_test.py"):
+        found |= {f"{path.name}: {name}" for name in re.findall(r"^def (test_\w+)", path.read_text(), flags=re.M)}
+    found |= {path.stem for path in (ROOT / "fuzz").glob("fuzz_*.cpp")}
+    ground = (ROOT / "tests/ground/CMakeLists.txt").read_text()
+    return found | {f"ground_{name}" for name in re.findall(r"^ground_test\((\w+) ", ground, flags=re.M)}
+
+
+def faults(name, folder, text, quotable, tests):
     """What is wrong with one page, as sentences."""
     wrong = []
     for line, language, body in blocks(text):
@@ -61,6 +73,10 @@ def faults(name, folder, text, quotable):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
         if "://" not in target and not (folder / target).exists():
             wrong.append(f"{name}: link to {target}, which is not there")
+    rows = "\n".join(line for line in prose.splitlines() if line.startswith("|"))
+    for test in re.findall(r"`([A-Z]\w+\.[A-Z]\w{7,}|\w+_test\.py: \w+|(?:fuzz|ground)_\w+)`", rows):
+        if test not in tests:
+            wrong.append(f"{name}: there is no test {test}")
     return wrong
 
 
@@ -83,8 +99,10 @@ def self_test():
         ("invented C++", "```cpp\nint y;\n```\n", 1),
         ("JSON", "```json\n{1}\n```\n", 1),
         ("link", "see [that](nowhere.md)\n", 1),
+        ("tests", "| a | `Suite.HasThisTest`, `x_test.py: test_y`, `fuzz_x`, `cookbook/x.cpp`, `Other.part` |\n", 0),
+        ("no tests", "| a | `Suite.HasNoSuchTest`, `x_test.py: test_z`, `ground_z` |\n", 3),
     ]:
-        got = faults(name, ROOT, text, ["int x;\n"])
+        got = faults(name, ROOT, text, ["int x;\n"], {"Suite.HasThisTest", "x_test.py: test_y", "fuzz_x"})
         assert len(got) == expected, (name, got)
     option, file = "```bash\nlaunch --port 8123\n```\n", "```bash\ncat >a.yaml <<END\nport: 8123\nEND\n```\n"
     assert len(shared_ports({"a": option, "b": file})) == 1
@@ -93,10 +111,11 @@ def self_test():
 
 def check():
     self_test()
+    tests = named_tests()
     quotable = [path.read_text() for path in sorted((ROOT / "cookbook").rglob("*.cpp"))]
     wrong = []
     for page in pages():
-        wrong += faults(page.relative_to(ROOT), page.parent, page.read_text(), quotable)
+        wrong += faults(page.relative_to(ROOT), page.parent, page.read_text(), quotable, tests)
     wrong += shared_ports({page.relative_to(ROOT): page.read_text() for page in pages()})
     print("\n".join(wrong) if wrong else f"docs: {len(pages())} pages right")
     return 1 if wrong else 0

@@ -154,6 +154,31 @@ TEST(TinkerApi, WaitsForTheDiskNoLongerThanADeadline) {
   EXPECT_EQ(first, again);
 }
 
+// A client asks again at once after 408, and is silent about it.
+TEST(TinkerApi, APollEndsWithTheStateOfTheQueueOrWithTheResult) {
+  const test::TempDir dir;
+  Api api(dir / "data", LogDisk::system(), {.poll = std::chrono::milliseconds(100)},
+          {.gap_wait = std::chrono::milliseconds(450)});
+  const std::string model = api.model(api.session());
+  const Json behind_a_gap = api.post("optim_step", {{"model_id", model}, {"seq_id", 2}});
+  const Json ask = {{"request_id", behind_a_gap.at("request_id")}};
+  int polls = 0;
+  HttpReply reply;
+  const auto begin = std::chrono::steady_clock::now();
+  while ((reply = api.request("POST", "retrieve_future", ask)).status == 408) {
+    ++polls;
+    EXPECT_EQ(parse_json(reply.body, "reply"),
+              (Json{{"type", "try_again"}, {"request_id", ask.at("request_id")}, {"queue_state", "active"}}));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(polls, 1);
+  EXPECT_LE(polls, static_cast<int>(took.count() / 0.1)) << "a poll waits its whole time";
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_HAS(reply.body, "nothing has been accumulated");
+  // What is done is told at once, to as many as ask, as often as they ask.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(api.request("POST", "retrieve_future", ask).body, reply.body);
+}
+
 TEST(TinkerApi, AFinishedSessionTakesNothingNew) {
   const test::TempDir dir;
   Api api(dir / "data");

@@ -61,10 +61,13 @@ class BadNetwork:
 
     def handle(self, request, body):
         fault = self.draw(request.path)
-        if fault == "refuse":
-            request.send_response(503)
-            request.send_header("Content-Length", "0")
+        if fault in ("refuse", "reject"):
+            said = b'{"detail": "so says the network"}'
+            request.send_response(503 if fault == "refuse" else 422)
+            request.send_header("Content-Type", "application/json")
+            request.send_header("Content-Length", str(len(said)))
             request.end_headers()
+            request.wfile.write(said)
             return
         if fault == "hold":
             time.sleep(0.3)

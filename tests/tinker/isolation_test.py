@@ -97,7 +97,6 @@ def table(ann):
         ("POST", "telemetry", {}, *OWN),
         ("POST", "create_session", {}, 401, 200, 403, 200),
         ("POST", "session_heartbeat", session, 401, 404, 403, 404),
-        ("POST", f"sessions/{ann.session}/finish", {}, 401, 204, 403, 204),  # it says so for any session
         ("GET", "sessions", None, *OWN),
         ("GET", f"sessions/{ann.session}", None, 401, 404, 200, 200),
         ("PUT", f"sessions/{ann.session}/project", {"project_id": "p"}, 401, 404, 403, 204),
@@ -140,6 +139,7 @@ def table(ann):
         ("GET", "billing/usage/checkpoints/current", None, *OWN),
         ("POST", "unload_model", model, 401, 404, 403, 200),
         ("DELETE", checkpoint, None, 401, 404, 403, 204),
+        ("POST", f"sessions/{ann.session}/finish", {}, 401, 204, 403, 204),  # it says so for any session
     ]
     return [Row(method, path if path.startswith("/") else API + path, *rest) for method, path, *rest in rows]
 
@@ -412,7 +412,7 @@ def test_restart_keeps_results(server):
 
 
 def main():
-    return run_tests(Server(sys.argv[1]), globals())
+    return run_tests(Server(sys.argv[1]), globals(), sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ sample_numbers_test.py BUILD VENV [name of a test ...], see oracle.py."""
 
 import sys
 
-from oracle import VERSION, np, run, tinker, torch
+from oracle import VERSION, np, run, stories, tinker, torch, transformers
 from sdk_test import texts, there
 
 NEW = VERSION >= (0, 33)
@@ -36,6 +36,14 @@ def check_top(got, want, k):
 def sample(models, tokens, params=None, **more):
     params = params or tinker.SamplingParams(max_tokens=1, seed=1)
     return sampler_of(models).sample(tinker.ModelInput.from_ints(tokens), 1, params, **more).result()
+
+
+def test_tokenizer(models):
+    """That of the model, by the name that the server tells, without a network."""
+    text = "Once upon a time there was a little cat."
+    own = transformers.AutoTokenizer.from_pretrained(stories())
+    for told in (models.fresh().get_tokenizer(), sampler_of(models).get_tokenizer()):
+        assert told.encode(text) == own.encode(text) and told.decode(told.encode(text)) == own.decode(own.encode(text))
 
 
 def test_prompt(models):
