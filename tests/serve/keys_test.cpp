@@ -67,6 +67,17 @@ TEST(Keys, KeepTheirOwnerWhenTheyAreRotated) {
   EXPECT_NE(keys.find(last, 3000), nullptr);
 }
 
+// Also when the server that had been given it on its command line starts again.
+TEST(Keys, StayRevoked) {
+  const test::TempDir dir;
+  Keys keys(dir / "store.db");
+  const std::string key = keys.add({.name = "ann"}, 100, "tml-ann-0123456789abcdef");
+  EXPECT_EQ(keys.add({}, 110, key), key);
+  keys.revoke("ann", 200);
+  EXPECT_HAS(thrown([&] { keys.add({}, 201, key); }, ErrorKind::kConflict), "the key 'ann' was revoked");
+  EXPECT_FALSE(keys.find(key, 202));
+}
+
 TEST(Keys, FollowAnotherProcess) {
   const test::TempDir dir;
   Keys server(dir / "store.db"), command(dir / "store.db");

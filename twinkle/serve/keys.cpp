@@ -159,8 +159,11 @@ std::string Keys::add(KeyEntry entry, double now, std::string key) {
   if (key.size() < 16) throw invalid_argument("[keys] a key needs at least 16 characters");
   const std::string hash = sha256_hex(key);
   const std::lock_guard lock(mutex_);
-  if (const auto known = entries_.find(hash); known != entries_.end() && valid(*known->second, now))
-    return key;
+  if (const auto known = entries_.find(hash); known != entries_.end()) {
+    if (valid(*known->second, now)) return key;
+    throw conflict("[keys] the key '" + known->second->name +
+                   "' was revoked or has expired, and stays so; give another");
+  }
   entry.id = id_of(hash);
   if (entry.owner.empty()) entry.owner = "user-" + hash.substr(0, 16);
   if (entry.name.empty()) entry.name = entry.id;

@@ -58,8 +58,8 @@ class Keys {
   int64_t priority_of(const std::string& owner, double now) const;
 
   /// Makes a key known and fills `id`, and `owner` and `name` where they are "". The key: `key`, or one that
-  /// is made. invalid_argument: a key of fewer than 16 characters, a wrong name; conflict: the name is taken.
-  /// A key that is known already keeps its entry.
+  /// is made. invalid_argument: a key of fewer than 16 characters, a wrong name; conflict: the name is taken,
+  /// or the key was revoked or has expired. A key that is known already keeps its entry.
   std::string add(KeyEntry entry, double now, std::string key = "");
   /// Nothing of that name (or id) is valid any more; not_found when nothing was.
   void revoke(const std::string& name, double now);

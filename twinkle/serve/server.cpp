@@ -99,7 +99,14 @@ Server::Server(ServerOptions options, MakeEngine make_engine)
       keys_(options_.data_dir + "/store.db"),
       credentials_(store_, keys_),
       admission_(options_.limits, options_.http.max_body, steady_seconds) {
-  for (const auto& key : options_.api_keys) keys_.add({}, clock_seconds(), key);
+  for (const auto& key : options_.api_keys) {
+    try {
+      keys_.add({}, clock_seconds(), key);
+    } catch (const Error& e) {  // it was revoked: the others are served
+      if (e.kind() != ErrorKind::kConflict) throw;
+      std::fprintf(stderr, "%s\n", e.what());
+    }
+  }
   if (keys_.empty()) new_key_ = keys_.add({.name = "first"}, clock_seconds());
   if (!options_.access_log.empty()) access_log_ = std::make_unique<AccessLog>(options_.access_log);
   monitor_->on_sampled = [this](const std::string& owner, int64_t tokens) {
