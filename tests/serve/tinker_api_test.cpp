@@ -67,7 +67,7 @@ struct Api {
                               .headers = {{"Host", "here:1"}},
                               .body = body.is_null() ? "" : body.dump()};
     EXPECT_EQ(api->refusal(request), 0) << route;
-    const KeyEntry key{.id = "key-" + owner, .owner = owner};
+    const KeyEntry key{.id = "key-" + owner, .owner = owner, .limits = limits};
     api->handle(request, key, [promise](HttpReply reply) { promise->set_value(std::move(reply)); });
     return done.get();
   }
@@ -81,11 +81,14 @@ struct Api {
   }
 
   std::string session() { return post("create_session", Json::object()).at("session_id"); }
+  Json create(const std::string& session, int64_t number) {
+    return post("create_model", {{"session_id", session},
+                                 {"model_seq_id", number},
+                                 {"base_model", "base"},
+                                 {"lora_config", {{"rank", 8}, {"seed", 100}}}});
+  }
   std::string model(const std::string& session) {
-    const Json accepted = post("create_model", {{"session_id", session},
-                                                {"model_seq_id", 0},
-                                                {"base_model", "base"},
-                                                {"lora_config", {{"rank", 8}, {"seed", 100}}}});
+    const Json accepted = create(session, 0);
     result(accepted);
     return accepted.at("model_id");
   }
@@ -93,6 +96,7 @@ struct Api {
   Store store;
   Keys keys;
   Credentials credentials;
+  KeyLimits limits;  // of every key
   Admission admission{{}, 1 << 20, [] { return 0.0; }};
   std::unique_ptr<SessionKeeper> sessions;
   std::unique_ptr<Core> core;
@@ -133,6 +137,17 @@ TEST(TinkerApi, NumbersEndBeforeThatOfTheUnloading) {
     EXPECT_HAS(api.result(api.post("optim_step", step)).dump(), "nothing has been accumulated");
   EXPECT_EQ(api.result(api.post("unload_model", {{"model_id", model}})).at("model_id"), model);
   EXPECT_HAS(api.result(api.post("optim_step", {{"model_id", model}})).dump(), "unloaded");
+}
+
+TEST(TinkerApi, AModelThatWasUnloadedMakesRoomForAnother) {
+  const test::TempDir dir;
+  Api api(dir / "data");
+  api.limits.models = 1;
+  const std::string session = api.session(), model = api.model(session);
+  EXPECT_HAS(api.result(api.create(session, 1)).dump(), "may have 1 models in training");
+  api.result(api.post("unload_model", {{"model_id", model}}));
+  EXPECT_EQ(api.result(api.create(session, 2)).at("model_id"), session + ":train:2");
+  EXPECT_HAS(api.result(api.create(session, 3)).dump(), "may have 1 models in training");
 }
 
 TEST(TinkerApi, WaitsForTheDiskNoLongerThanADeadline) {

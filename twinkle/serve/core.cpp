@@ -374,6 +374,12 @@ double Core::last_request(const std::string& target) const {
   return found == last_requests_.end() ? 0 : found->second;
 }
 
+bool Core::unloaded(const std::string& model) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = models_.find(model);
+  return found != models_.end() && found->second->queue.closed() == kUnloadNumber;
+}
+
 Core::Counts Core::counts() const {
   const std::lock_guard lock(mutex_);
   Counts counts = counts_;

@@ -120,6 +120,8 @@ class Core {
   /// that are gone the disk: soon, on the core's thread.
   void drop_ended();
 
+  /// Whether its client unloaded the model, for good.
+  bool unloaded(const std::string& model) const;
   /// When the last operation of a model was accepted; 0 when the log no longer knows.
   double last_request(const std::string& target) const;
 

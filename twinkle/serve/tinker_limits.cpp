@@ -12,11 +12,12 @@ void TinkerApi::check_models(const Call& call) const {
   const auto models = store_.models_of(call.owner);
   const auto alive = std::ranges::count_if(models, [&](const ModelEntry& model) {
     const auto session = store_.session(model.session, call.owner);
-    return session && !session->ended && session->finished.empty();
+    return session && !session->ended && session->finished.empty() && !core_.unloaded(model.id);
   });
   if (alive >= most) {
-    throw exhausted("[limit] this key may have " + std::to_string(most) +
-                    " models in training, and has them; they end with their sessions");
+    throw exhausted(
+        "[limit] this key may have " + std::to_string(most) +
+        " models in training, and has them; they end with their sessions, or when they are unloaded");
   }
 }
 
