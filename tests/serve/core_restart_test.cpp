@@ -243,6 +243,33 @@ TEST(CoreRestart, SnapshotsGoRoundAmongTheModels) {
   for (const auto& m : models) EXPECT_LE(steps[m], kModels + 3) << m;
 }
 
+// A start that has much to carry out again keeps some of it early, so that a storm of kills gets somewhere.
+TEST(CoreRestart, AStartKeepsWhatItHasDoneEarly) {
+  const test::TempDir dir;
+  constexpr int64_t kSteps = 12;
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5), .snapshot_operations = 1000});
+  const std::string m = rig.make_model(kAnn);
+  for (int64_t i = 0; i < kSteps; ++i) {
+    rig.submit(Rig::call(kAnn, m, 2 * i + 1, {1}));
+    rig.run(Rig::step(kAnn, m, 2 * i + 2));
+  }
+  std::filesystem::copy(dir / "data", dir / "killed", std::filesystem::copy_options::recursive);
+  rig.reopen();
+  std::atomic<size_t> done_before{0};
+  const auto seen = std::make_shared<Rig::Seen>();
+  seen->step_delay_ms = 50;
+  seen->on_write = [&, first = true](const char*) mutable {
+    if (!std::exchange(first, false)) return;
+    const std::lock_guard lock(seen->mutex);
+    done_before = seen->train.size();
+  };
+  Rig killed(dir / "killed",
+             {.gap_wait = std::chrono::milliseconds(5), .snapshot_operations = 2 * kSteps - 4}, seen);
+  killed.weight(kAnn, m, 2 * kSteps + 1);
+  EXPECT_GT(done_before, 0u);
+  EXPECT_LT(done_before, kSteps) << "operations until the first snapshot, of " << 2 * kSteps;
+}
+
 // Snapshots bound the replay, and the log is written anew before it grows without end.
 TEST(CoreRestart, BoundsTheLog) {
   const test::TempDir dir;

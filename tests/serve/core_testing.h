@@ -30,6 +30,12 @@ class Rig {
     make_directories(dir_);
     open();
   }
+  Rig(const std::string& dir, CoreOptions options, std::shared_ptr<Seen> seen)
+      : dir_(dir), options_(std::move(options)), disk_(LogDisk::system()), seen_(std::move(seen)) {
+    options_.data_dir = dir_;
+    make_directories(dir_);
+    open();
+  }
   /// Ends in order and opens again.
   void reopen() {
     core_.reset();

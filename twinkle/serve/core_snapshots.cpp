@@ -64,17 +64,21 @@ bool Core::is_due(const Model& model) const {
 }
 
 // Few are written at a time, so models wait in line, or some would never have their turn beside others that
-// are always due. Who is at the head and makes no step within a second, in which it could have been written,
+// are always due. Of those that come at the same time, as after a start, the first are those with the most to
+// carry out again. Who is at the head and makes no step within a second, in which it could have been written,
 // goes.
 std::set<const Core::Turn*> Core::turns_to_snapshot(const std::vector<Turn>& turns) {
   constexpr std::chrono::seconds kPatience{1};
   std::map<std::string, const Turn*> due;
+  std::multimap<size_t, std::string, std::greater<>> joining;  // by operations that are kept
   for (const auto& turn : turns) {
     if (!turn.ready.barrier || !is_due(*turn.model)) continue;
     due[turn.id] = &turn;
-    if (std::ranges::none_of(line_, [&](const InLine& one) { return one.model == turn.id; }))
-      line_.push_back({.model = turn.id});
+    if (std::ranges::any_of(line_, [&](const InLine& one) { return one.model == turn.id; })) continue;
+    const std::lock_guard lock(mutex_);
+    joining.emplace(turn.model->kept.size(), turn.id);
   }
+  for (const auto& [kept, model] : joining) line_.push_back({.model = model});
   const auto now = std::chrono::steady_clock::now();
   size_t free = kSnapshotsInFlight - std::min(kSnapshotsInFlight, files_.size());
   std::set<const Turn*> out;

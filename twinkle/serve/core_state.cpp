@@ -117,6 +117,9 @@ void Core::requeue(Recovered& found) {
     model.queue.push(future->op);
     model.kept.push_back(future);
   }
+  // Who has much to carry out again is due at the first step, not when all of it is done: the next kill may
+  // be near.
+  for (auto& [id, model] : models_) model->operations = static_cast<int64_t>(model->kept.size());
   for (const auto& op : late) {
     const std::string why = "operation " + std::to_string(op->seq) +
                             " arrived after a later one had been carried out, so it has no effect";
