@@ -138,8 +138,9 @@ def test_methods(server):
 def test_hosts_and_origins_of_others(server):
     """A page in a browser, also one whose name leads here, is refused on every route and method, with and without a key."""
     here = f"127.0.0.1:{server.port}"
-    hosts = ("evil.example", "127.0.0.1.evil.example", "127.evil.example", "localhost.evil.example", "evil.example:80", "", None,
-             "0.0.0.0", "128.0.0.1", "2130706433", "127.1", "0x7f000001", "[::ffff:1.2.3.4]", "localhost\\@evil.example")
+    hosts = ("evil.example", "127.0.0.1.evil.example", "127.evil.example", "localhost.evil.example", "evil.example:80", "",
+             None, "0.0.0.0", "128.0.0.1", "2130706433", "127.1", "0x7f000001", "[::ffff:1.2.3.4]",
+             "localhost\\@evil.example")
     origins = ("http://evil.example", "https://127.0.0.1.evil.example", "null", "file://", "http://localhost.evil.example")
     for path in sorted({path for _, _, path, _ in routes_of(server)}):
         for method in METHODS:
@@ -214,9 +215,11 @@ UPWARDS = [
     "./x", "x/..", "x/../../x", "x/./x", "x//x", "/", ".", ".hidden", "...", "....//", "..../x", ".. ", " ..", "..\t", "..\n",
     "..\r\nSet-Cookie: x", "%2e%2e", "%2e%2e%2f", "%2E%2E/", "..%2f", "..%5c", "%252e%252e%252f", "%25252e", "..%252f",
     "%c0%ae%c0%ae", "%c0%af", "%e0%80%ae", "..;/", "..;", "..;x=1/..", "x;/../..", "x\0", "x\0.safetensors", "x%00",
-    "..\0", "\uff0e\uff0e/", "\u2024\u2024", "\u2025", "..\u2215", "..\uff0f", "..\u2044", "\u202e..", "x\u200b", "\u00e9", "caf\u0301",
+    "..\0", "\uff0e\uff0e/", "\u2024\u2024", "\u2025", "..\u2215", "..\uff0f", "..\u2044", "\u202e..",
+    "x\u200b", "\u00e9", "caf\u0301",
     "CON", "file:///etc/passwd", "tinker://x", "http://evil.example/x", "x:y", "y?x", "y#x", "x*", "$(id)", "`id`", "${HOME}",
-    "%n%s", "-", "a" * 129, "a" * 5000, "\ud83d\ude00", "\u0000", "\x7f", "'; DROP TABLE things; --", "\" OR 1=1 --", "<script>",
+    "%n%s", "-", "a" * 129, "a" * 5000, "\ud83d\ude00", "\u0000", "\x7f", "'; DROP TABLE things; --", "\" OR 1=1 --",
+    "<script>",
 ]
 PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
@@ -237,7 +240,8 @@ def test_names_are_no_paths(server):
     numbers = itertools.count(100)
     for name in UPWARDS:
         # What is a name all the same is one.
-        saved = result(server, post(server, "save_weights", {"model_id": ann.model, "seq_id": next(numbers), "path": name})[1]["request_id"])[1]
+        sent = post(server, "save_weights", {"model_id": ann.model, "seq_id": next(numbers), "path": name})[1]
+        saved = result(server, sent["request_id"])[1]
         if PLAIN.fullmatch(name):
             assert saved["path"] == f"tinker://{ann.model}/weights/{name}", saved
             assert server.request("DELETE", f"{run}/weights/{name}")[0] == 204
@@ -258,7 +262,8 @@ def test_names_are_no_paths(server):
         raw = name.encode("utf-16", "surrogatepass").decode("utf-16").encode()
         quoted = b"".join(b"%%%02x" % byte for byte in raw)
         for part in (raw, quoted, quoted.replace(b"%", b"%25")):
-            for method, target in (("GET", b"training_runs/" + part), ("GET", b"samplers/" + part), ("GET", b"sessions/" + part),
+            for method, target in (("GET", b"training_runs/" + part), ("GET", b"samplers/" + part),
+                                   ("GET", b"sessions/" + part),
                                    ("GET", b"training_runs/%s/checkpoints/weights/%s/archive" % (ann.model.encode(), part)),
                                    ("DELETE", b"training_runs/%s/checkpoints/weights/%s" % (ann.model.encode(), part)),
                                    ("DELETE", b"training_runs/%s/checkpoints/weights/x" % part),
@@ -303,14 +308,15 @@ def test_links_in_a_checkpoint(server):
 
 
 MOST32, MOST_SEQ, MOST64 = 2 ** 31 - 1, 2 ** 61, 2 ** 63 - 1
-NO_NUMBERS = ("0.5", "-0.5", "1.0", "1e3", "1e308", "-1e308", '"1"', '"-1"', '"NaN"', '"Infinity"', '""', "true", "[]", "[1]", "{}")
+NO_NUMBERS = ("0.5", "-0.5", "1.0", "1e3", "1e308", "-1e308", '"1"', '"-1"', '"NaN"', '"Infinity"', '""', "true", "[]", "[1]",
+              "{}")
 NO_JSON = ("1" + "0" * 400, "NaN", "Infinity", "-Infinity", "1e999", "-1e999", "0x10", "1_000", "+1", "01", "1.", ".5")
 REAL = ("-1e308", "-1.0", "0", "1e-45", "1", "1.5", "1e38", "1e39", "1e308")
 
 
 def whole_numbers(low, high):
-    edges = {-2 ** 63 - 1, -2 ** 63, -2 ** 31, -1, 0, 1, MOST32, 2 ** 31, 2 ** 32, 2 ** 53, 2 ** 61 + 1, MOST64, 2 ** 63, 2 ** 64 - 1,
-             2 ** 64, 10 ** 30}
+    edges = {-2 ** 63 - 1, -2 ** 63, -2 ** 31, -1, 0, 1, MOST32, 2 ** 31, 2 ** 32, 2 ** 53, 2 ** 61 + 1, MOST64, 2 ** 63,
+             2 ** 64 - 1, 2 ** 64, 10 ** 30}
     return sorted(edges | {low - 1, low, high, high + 1})
 
 
@@ -350,14 +356,14 @@ def whole_fields(ann):
     return [
         ("model_seq_id", "POST", "load_weights", {**session, "path": nothing, "model_seq_id": "PLACE"}, 0, MOST32),
         ("model_seq_id", "POST", "copy_weights", {**session, "source_path": nothing, "model_seq_id": "PLACE"}, 0, MOST32),
-        ("ttl_seconds", "POST", "copy_weights", {"destination_project_id": "p", "source_path": nothing, "ttl_seconds": "PLACE"}, 1,
-         MOST32),
+        ("ttl_seconds", "POST", "copy_weights",
+         {"destination_project_id": "p", "source_path": nothing, "ttl_seconds": "PLACE"}, 1, MOST32),
         ("rank", "POST", "create_model", {**new, "lora_config": {"rank": "PLACE"}}, 1, 128),
         ("seed", "POST", "create_model", {**new, "lora_config": {"rank": 1, "seed": "PLACE"}}, -2 ** 63, MOST64),
         ("shape", "POST", "forward_backward", call(shape=["PLACE"]), 2, 2),
         ("target_tokens|label", "POST", "forward_backward", call(data=[1, "PLACE"]), 0, 511),
-        ("ttl_seconds", "POST", "save_weights", {**model, "path": "n", "seq_id": "NEXT", "overwrite": True, "ttl_seconds": "PLACE"}, 1,
-         MOST32),
+        ("ttl_seconds", "POST", "save_weights",
+         {**model, "path": "n", "seq_id": "NEXT", "overwrite": True, "ttl_seconds": "PLACE"}, 1, MOST32),
         ("sampling_session_seq_id", "POST", "save_weights_for_sampler",
          {**model, "seq_id": "NEXT", "sampling_session_seq_id": "PLACE"}, 0, MOST32),
         ("sampling_session_seq_id", "POST", "create_sampling_session",
@@ -407,7 +413,8 @@ def test_whole_numbers(server):
             if status != 400:
                 wrong.append((field, route, text, status, words))
     assert not wrong, "\n".join(map(str, wrong))
-    for name, texts in (("limit", ("-1", "1001", "x", "1e3", "9" * 30, "", "%00", "1%00")), ("offset", ("-1", "2147483648", "x"))):
+    for name, texts in (("limit", ("-1", "1001", "x", "1e3", "9" * 30, "", "%00", "1%00")),
+                        ("offset", ("-1", "2147483648", "x"))):
         for text in texts:
             for route in ("training_runs", "checkpoints", "sessions"):
                 assert ask(server, "GET", f"{API}{route}?{name}={text}", {"X-API-Key": KEY_ANN})[0] == 400, (route, name, text)
@@ -429,7 +436,8 @@ def test_real_numbers(server):
     policy = {"logprobs": -1.0, "advantages": 1.0}
     cases = [(name, "optim_step", {**step, "adam_params": {"learning_rate": 0.0, name: "PLACE"}})
              for name in ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")]
-    cases += [(name, "asample", {**sample, "sampling_params": {"max_tokens": 1, name: "PLACE"}}) for name in ("temperature", "top_p")]
+    cases += [(name, "asample", {**sample, "sampling_params": {"max_tokens": 1, name: "PLACE"}})
+              for name in ("temperature", "top_p")]
     cases += [("weights", "forward_backward", call(weights="PLACE")),
               ("logprobs", "forward_backward", call("ppo", **{**policy, "logprobs": "PLACE"})),
               ("advantages", "forward_backward", call("ppo", **{**policy, "advantages": "PLACE"})),
@@ -480,8 +488,8 @@ def test_floods(server):
     assert chunked(b"telemetry", b"ffffffffffffffff\r\n", megabyte) in (400, 413)
     assert chunked(b"telemetry", b"-1\r\n", megabyte) == 400
     assert server.peak() < begin + 64, (begin, server.peak())
-    for text in (b'{"a":' * 10000 + b"1" + b"}" * 10000, b"[" * 10000, b'{"user_metadata":' + b"[" * 10000 + b"]" * 10000 + b"}",
-                 b'{"a":' * 10 ** 6):
+    for text in (b'{"a":' * 10000 + b"1" + b"}" * 10000, b"[" * 10000,
+                 b'{"user_metadata":' + b"[" * 10000 + b"]" * 10000 + b"}", b'{"a":' * 10 ** 6):
         status, reply = post(server, "create_session", text)
         assert status == 400, (status, reply)
     assert server.peak() < begin + 64, (begin, server.peak())
@@ -528,9 +536,10 @@ def test_requests_in_a_row(server):
     assert [status for status, _ in bodies] == [b"200"] * 4 and text.count(b"HTTP/1.1") == 4, text
     assert [b"accepted" in body for _, body in bodies] == [True, False, True, False], bodies
     # Two lengths, a length beside pieces, a length that is none.
-    for framing in ("Content-Length: 3\r\nContent-Length: 5", "Content-Length: 3\r\nTransfer-Encoding: chunked", "Content-Length: -1",
-                    "Content-Length: 3, 5", "Content-Length: x", "Content-Length: 99999999999999999999", "Transfer-Encoding: xchunked",
-                    "Transfer-Encoding: chunked, identity", "Transfer-Encoding : chunked", "Content-Length: +3"):
+    for framing in ("Content-Length: 3\r\nContent-Length: 5", "Content-Length: 3\r\nTransfer-Encoding: chunked",
+                    "Content-Length: -1", "Content-Length: 3, 5", "Content-Length: x", "Content-Length: 99999999999999999999",
+                    "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked, identity", "Transfer-Encoding : chunked",
+                    "Content-Length: +3"):
         text = f"POST {API}telemetry HTTP/1.1\r\n{key}{framing}\r\n\r\n0\r\n\r\n{inner}"
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
             connection.sendall(text.encode())
