@@ -1,11 +1,14 @@
 // deps: sample
 // Sampling as bench/compare runs it beside transformers and llama.cpp:
-//   sample_bench MODEL REQUESTS.jsonl [--dtype bf16] [--adapters N] [--rank R] [--decode N]
+//   sample_bench MODEL REQUESTS.jsonl [--dtype bf16] [--adapters N] [--rank R] [--decode N] [--rounds N]
 // REQUESTS holds {"prompt": [...], "max_tokens": N, "adapter": K or -1}; every request makes all its tokens.
+// The fastest of --rounds (1) counts; cpu_seconds is the time of all threads in it.
 // Adapters are on every linear layer, with random weights. Then one request alone makes --decode tokens,
 // greedy, and the bytes it reads for each (weights and keys and values, once) stand beside what this machine
 // reads from memory; and the products of all requests beside the multiplications that it can do. Prints one
 // JSON object.
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -25,6 +28,15 @@ namespace {
 
 using bench::Clock;
 using bench::seconds_since;
+
+double cpu_seconds_used() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 // The roof of decoding: all threads read a piece of memory far larger than the caches.
 double measure_read_gbs() {
@@ -79,7 +91,7 @@ double flops_of(const CausalLM& model, int64_t tokens_in, int64_t tokens_out) {
 int main(int argc, char** argv) try {
   if (argc < 3) return std::fprintf(stderr, "usage: sample_bench MODEL REQUESTS.jsonl [options]\n"), 2;
   LoadOptions load{.dtype = "bf16"};
-  int64_t adapters = 0, rank = 8, decode = 128;
+  int64_t adapters = 0, rank = 8, decode = 128, rounds = 1;
   for (int i = 3; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--dtype") == 0)
       load.dtype = argv[i + 1];
@@ -89,6 +101,8 @@ int main(int argc, char** argv) try {
       rank = std::atoll(argv[i + 1]);
     else if (std::strcmp(argv[i], "--decode") == 0)
       decode = std::atoll(argv[i + 1]);
+    else if (std::strcmp(argv[i], "--rounds") == 0)
+      rounds = std::atoll(argv[i + 1]);
     else
       return std::fprintf(stderr, "sample_bench: unknown option %s\n", argv[i]), 2;
   }
@@ -121,10 +135,21 @@ int main(int argc, char** argv) try {
   }
   generate(engine,
            {{.prompt = {1, 2, 3}, .params = {.max_tokens = 4, .temperature = 0, .ignore_eos = true}}});
-  auto start = Clock::now();
-  generate(engine, requests);
-  const double seconds = seconds_since(start);
-  const EngineStats stats = engine.stats();
+  double seconds = 0, cpu_seconds = 0;
+  EngineStats stats;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const EngineStats before = engine.stats();
+    const double cpu = cpu_seconds_used();
+    const auto start = Clock::now();
+    generate(engine, requests);
+    const double now = seconds_since(start);
+    if (round > 0 && now >= seconds) continue;
+    seconds = now;
+    cpu_seconds = cpu_seconds_used() - cpu;
+    stats = engine.stats();
+    stats.passes -= before.passes;
+    stats.computed_tokens -= before.computed_tokens;
+  }
 
   const int64_t length = 64;
   double decode_seconds = 0;
@@ -134,7 +159,7 @@ int main(int argc, char** argv) try {
     const auto job = engine.submit(
         {.prompt = prompt, .params = {.max_tokens = decode + 1, .temperature = 0, .ignore_eos = true}});
     engine.step();  // the prompt and the first token
-    start = Clock::now();
+    const auto start = Clock::now();
     while (engine.step()) {
     }
     decode_seconds = seconds_since(start);
@@ -151,6 +176,7 @@ int main(int argc, char** argv) try {
                     {"prompt_tokens", prompt_tokens},
                     {"tokens", tokens},
                     {"seconds", seconds},
+                    {"cpu_seconds", cpu_seconds},
                     {"tokens_per_s", static_cast<double>(tokens) / seconds},
                     {"passes", stats.passes},
                     {"product_gflops", gflops},
