@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
@@ -29,6 +30,27 @@ TEST(PackedMatrix, KeepsPanelsOfSixteenRowsPaddedWithZeros) {
   EXPECT_EQ(p[16 + 15], 1501.0f);      // row 15, column 1
   EXPECT_EQ(p[48 + 32 + 1], 1702.0f);  // row 17, column 2
   EXPECT_EQ(p[48 + 32 + 2], 0.0f);
+}
+
+// Matrices share pages: they keep apart, and outlive their neighbours.
+TEST(PackedMatrix, KeepsItsValuesWhileNeighboursComeAndGo) {
+  const auto make = [](int64_t i) {  // from 62 KB to 5 MB
+    return PackedMatrix::pack(at::full({61 + 400 * (i % 4), 250 + 100 * (i % 7)}, static_cast<double>(i)),
+                              at::kFloat);
+  };
+  const auto holds = [](const PackedMatrix& m, int64_t i) {
+    return at::equal(m.unpack(), at::full({m.rows(), m.cols()}, static_cast<double>(i)));
+  };
+  std::vector<PackedMatrix> all;
+  for (int64_t i = 0; i < 60; ++i) all.push_back(make(i));
+  for (int64_t i = 0; i < 60; i += 2) all[static_cast<size_t>(i)] = {};
+  for (int64_t i = 0; i < 60; i += 4) all[static_cast<size_t>(i)] = make(i);
+  for (int64_t i = 0; i < 60; ++i) {
+    if (i % 4 == 2) continue;
+    const PackedMatrix& m = all[static_cast<size_t>(i)];
+    EXPECT_TRUE(holds(m, i)) << i;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(m.storage().const_data_ptr()) % 64, 0u) << i;
+  }
 }
 
 TEST(PackedMatrix, RoundTripsEveryShapeAndType) {

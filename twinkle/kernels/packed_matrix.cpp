@@ -10,6 +10,7 @@
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/ops.h"
 #include "twinkle/kernels/packed_rows.h"
+#include "twinkle/kernels/panel_memory.h"
 
 namespace twinkle::ops {
 namespace {
@@ -162,7 +163,7 @@ PackedMatrix PackedMatrix::build(int64_t rows, int64_t cols, at::ScalarType dtyp
     out.storage_ = plain.to(at::TensorOptions().device(device).dtype(dtype)).reshape({-1});
     return out;
   }
-  out.storage_ = at::empty({panels * kPanel * cols}, at::TensorOptions().dtype(dtype));
+  out.storage_ = panel_memory(panels * kPanel * cols, dtype);
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     T* base = out.storage_.mutable_data_ptr<T>();

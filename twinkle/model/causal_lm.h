@@ -102,9 +102,11 @@ class CausalLM {
   // weights of the model itself must stand still. Each sampling thread brings an arena and storage of its
   // own.
 
-  /// Keys and values by layer, [blocks * kAttentionBlock, G, D] each. Memory is touched when it is written.
+  /// Keys and values by layer, [rows, G, D] each, in one piece of memory: a block's of all layers lie
+  /// together, so that of block b begin at row b * block_rows. Memory is touched when it is written.
   struct KvStorage {
     std::vector<at::Tensor> k, v;
+    int64_t block_rows = 0;
   };
   KvStorage make_kv_storage(int64_t num_blocks) const;
   static int64_t kv_block_bytes(const ModelConfig& config);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "twinkle/core/error.h"
+#include "twinkle/core/huge_pages.h"
 #include "twinkle/model/causal_lm_impl.h"
 
 namespace twinkle {
@@ -16,13 +17,15 @@ int64_t CausalLM::kv_block_bytes(const ModelConfig& config) {
 
 CausalLM::KvStorage CausalLM::make_kv_storage(int64_t num_blocks) const {
   const ModelConfig& config = impl_->config;
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(impl_->device);
   KvStorage out;
-  for (int64_t l = 0; l < config.num_layers; ++l) {
-    const std::vector<int64_t> sizes = {num_blocks * ops::kAttentionBlock, config.num_kv_heads,
-                                        config.head_dim};
-    out.k.push_back(at::empty(sizes, options));
-    out.v.push_back(at::empty(sizes, options));
+  out.block_rows = 2 * config.num_layers * ops::kAttentionBlock;
+  const int64_t rows = num_blocks * out.block_rows;
+  const at::Tensor all = at::empty({rows, config.num_kv_heads, config.head_dim},
+                                   at::TensorOptions().dtype(at::kFloat).device(impl_->device));
+  if (impl_->device.is_cpu()) prefer_huge_pages(all.data_ptr(), all.nbytes());
+  for (int64_t first = 0; first < out.block_rows; first += ops::kAttentionBlock) {
+    auto& keys_or_values = out.k.size() == out.v.size() ? out.k : out.v;
+    keys_or_values.push_back(all.narrow(0, first, rows - first));
   }
   return out;
 }
@@ -35,8 +38,14 @@ at::Tensor CausalLM::forward_paged(nn::Arena& arena, KvStorage& kv, std::span<co
   nn::Pass pass(arena);
   pass.lora = lora;
   std::vector<int32_t> tokens, positions, cu_seqlens = {0};
-  std::vector<int64_t> cache_rows;
+  std::vector<int64_t> cache_rows, block_rows;
   for (const auto& item : rows) {
+    for (const int32_t block : item.blocks) block_rows.push_back(block * kv.block_rows);
+  }
+  size_t first_block = 0;
+  for (const auto& item : rows) {
+    const auto places = std::span(block_rows).subspan(first_block, item.blocks.size());
+    first_block += item.blocks.size();
     const auto n = static_cast<int64_t>(item.tokens.size());
     const int64_t length = item.first + n;
     TW_CHECK(static_cast<int64_t>(item.blocks.size()) * ops::kAttentionBlock >= length,
@@ -49,7 +58,7 @@ at::Tensor CausalLM::forward_paged(nn::Arena& arena, KvStorage& kv, std::span<co
                               .q_len = n,
                               .kv_begin = 0,
                               .kv_len = length,
-                              .blocks = item.blocks});
+                              .block_rows = places});
     for (int64_t i = 0; i < n; ++i) {
       const int32_t token = item.tokens[static_cast<size_t>(i)];
       if (token < 0 || token >= m.config.vocab_size) {
@@ -59,10 +68,8 @@ at::Tensor CausalLM::forward_paged(nn::Arena& arena, KvStorage& kv, std::span<co
       const int64_t position = item.first + i;
       tokens.push_back(token);
       positions.push_back(static_cast<int32_t>(position));
-      cache_rows.push_back(
-          static_cast<int64_t>(item.blocks[static_cast<size_t>(position / ops::kAttentionBlock)]) *
-              ops::kAttentionBlock +
-          position % ops::kAttentionBlock);
+      cache_rows.push_back(places[static_cast<size_t>(position / ops::kAttentionBlock)] +
+                           position % ops::kAttentionBlock);
     }
     cu_seqlens.push_back(static_cast<int32_t>(tokens.size()));
   }
