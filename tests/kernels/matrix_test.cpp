@@ -256,6 +256,78 @@ TEST_F(MatrixTest, RowsOfAnAdapterDoNotSeeTheOthers) {
   }
 }
 
+// Several products of the same rows in one call, with adapters as they are and in panels, against one after
+// another.
+TEST_F(MatrixTest, LinearsHaveTheBitsOfEachAlone) {
+  for (const Isa isa : fast_isas()) {
+    force_isa(isa);
+    for (const int64_t k : {290, 320}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const int64_t widths[] = {83, 16, 200};
+        const at::Tensor x = at::randn({kAdapterRows, k}), bias = at::randn({widths[1]});
+        std::vector<PackedMatrix> weights;
+        std::vector<Adapters> adapters;
+        for (const int64_t n : widths) {
+          weights.push_back(pack(at::randn({n, k}), type));
+          adapters.push_back(make_adapters(n, k));
+        }
+        for (const int64_t rows : {1, 7, 8, 40, 101}) {
+          const at::Tensor some = x.narrow(0, 0, rows), plus = at::randn({rows, widths[2]});
+          std::vector<at::Tensor> want, want_low;
+          std::vector<LinearPart> parts, packed;
+          std::vector<std::vector<LoraSlot>> in_panels;
+          std::vector<std::vector<LoraSpan>> spans;
+          std::vector<LoraBatch> batches;
+          for (size_t i = 0; i < 3; ++i) {
+            spans.emplace_back();
+            for (LoraSpan span : adapters[i].spans) {
+              span.end = std::min(span.end, rows);
+              if (span.begin < span.end) spans.back().push_back(span);
+            }
+            in_panels.push_back(adapters[i].slots);
+            for (LoraSlot& slot : in_panels.back()) {
+              if (slot.a_rK.defined()) pack_lora(slot);
+            }
+          }
+          for (size_t i = 0; i < 3; ++i) batches.push_back({spans[i], adapters[i].slots});
+          for (size_t i = 0; i < 3; ++i) batches.push_back({spans[i], in_panels[i]});
+          for (size_t i = 0; i < 3; ++i) {
+            LinearPart part{.w = &weights[i], .y_TN = at::empty({rows, widths[i]})};
+            if (i == 1) part.bias_N = bias;
+            if (i == 2) part.plus_TN = plus;
+            if (i != 1) {
+              part.lora = &batches[i];
+              part.low_TR = at::empty({rows, 33});
+            }
+            want_low.push_back(at::empty({rows, 33}));
+            if (part.lora != nullptr) lora_shrink(some, *part.lora, want_low.back());
+            want.push_back(run_linear(some, weights[i], part.bias_N, part.lora, want_low.back()));
+            if (i == 2) add(want.back(), plus, want.back());
+            parts.push_back(part);
+            part.y_TN = at::empty({rows, widths[i]});
+            if (part.lora != nullptr) {
+              part.lora = &batches[3 + i];
+              part.low_TR = at::empty({rows, 33});
+            }
+            packed.push_back(part);
+          }
+          linears(some, parts);
+          linears(some, packed);
+          for (size_t i = 0; i < 3; ++i) {
+            const auto where = std::string(isa_name(isa)) + " k " + std::to_string(k) + " rows " +
+                               std::to_string(rows) + " part " + std::to_string(i);
+            EXPECT_TRUE(same_bits(parts[i].y_TN, want[i])) << where;
+            EXPECT_TRUE(same_bits(packed[i].y_TN, want[i])) << where << " in panels";
+            if (i == 1) continue;
+            EXPECT_TRUE(same_bits(parts[i].low_TR, want_low[i])) << where;
+            EXPECT_TRUE(same_bits(packed[i].low_TR, want_low[i])) << where << " in panels";
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(MatrixTest, WeightGradientsMatchDouble) {
   const std::vector<RowRange> order = {{40, 47}, {0, 1}, {47, 47}, {1, 40}, {60, 461}};
   for (const Isa isa : fast_isas()) {

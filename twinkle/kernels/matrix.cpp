@@ -7,6 +7,10 @@
 
 namespace twinkle::ops {
 
+void pack_lora(LoraSlot& slot) {
+  if (on_cpu_kernels(slot.a_rK)) cpu::pack_lora(slot);
+}
+
 void lora_shrink(const at::Tensor& x_TK, const LoraBatch& lora, at::Tensor& low_TR) {
   if (on_cpu_kernels(x_TK)) {
     cpu::lora_shrink(x_TK, lora, low_TR);
@@ -21,6 +25,15 @@ void linear(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bia
     cpu::linear(x_TK, w, bias_N, lora, low_TR, y_TN);
   } else {
     aten::linear(x_TK, w, bias_N, lora, low_TR, y_TN);
+  }
+}
+
+void linears(const at::Tensor& x_TK, std::span<LinearPart> parts) {
+  if (on_cpu_kernels(x_TK)) return cpu::linears(x_TK, parts);
+  for (LinearPart& part : parts) {
+    if (part.lora != nullptr) aten::lora_shrink(x_TK, *part.lora, part.low_TR);
+    aten::linear(x_TK, *part.w, part.bias_N, part.lora, part.low_TR, part.y_TN);
+    if (part.plus_TN.defined()) add(part.y_TN, part.plus_TN, part.y_TN);
   }
 }
 

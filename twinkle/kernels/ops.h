@@ -70,7 +70,13 @@ struct LoraSlot {
   at::Tensor a_rK, b_Nr;  // fp32
   float scale = 1.0f;
   at::Tensor da_rK, db_Nr;  // fp32 gradients, +=
+  /// The same values in panels, see pack_lora(); undefined: each forward product packs for itself.
+  at::Tensor a_panels, b_panels;
 };
+
+/// Makes the panels of a pair that does not change while they are there; worth it where many passes of few
+/// rows use it. Nothing happens on devices that have no use for panels.
+void pack_lora(LoraSlot& slot);
 
 /// Which adapter each run of rows uses; rows outside every span have none. Spans are disjoint and each is one
 /// sequence (or a piece between sequence bounds); their order is the reduction order.
@@ -91,6 +97,18 @@ void lora_shrink(const at::Tensor& x_TK, const LoraBatch& lora, at::Tensor& low_
 /// y = x W^T [+ bias] [+ low B^T per span]. `lora` and `low_TR` may be null/undefined.
 void linear(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bias_N, const LoraBatch* lora,
             const at::Tensor& low_TR, at::Tensor& y_TN);
+
+/// One of several products of the same rows.
+struct LinearPart {
+  const PackedMatrix* w = nullptr;
+  at::Tensor bias_N;                // may be undefined
+  const LoraBatch* lora = nullptr;  // may be null
+  at::Tensor low_TR, y_TN;
+  at::Tensor plus_TN;  // added to y at the end, as add() does; may be undefined
+};
+/// lora_shrink() of every part that has adapters, and then linear(): the same bits, in fewer turns of the
+/// threads.
+void linears(const at::Tensor& x_TK, std::span<LinearPart> parts);
 
 /// dlow_TR[t] = scale * dy[t] B for rows of a span (other rows and columns: 0).
 void lora_shrink_backward(const at::Tensor& dy_TN, const LoraBatch& lora, at::Tensor& dlow_TR);

@@ -127,9 +127,8 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
     Scratch scratch(arena);
     at::Tensor normed_TK = arena.take(x_TK.sizes());
     ops::rms_norm(x_TK, pass.norm(*parts_.input_norm).vector, config_.rms_norm_eps, normed_TK, s.rstd1_T);
-    parts_.q.forward(pass, normed_TK, s.low_q, q_rows);
-    parts_.k.forward(pass, normed_TK, s.low_k, k_rows);
-    parts_.v.forward(pass, normed_TK, s.low_v, v_rows);
+    Linear::forward(pass, normed_TK,
+                    {{parts_.q, s.low_q, q_rows}, {parts_.k, s.low_k, k_rows}, {parts_.v, s.low_v, v_rows}});
   }
   if (parts_.q_norm != nullptr) {
     norm_heads(pass, pass.norm(*parts_.q_norm), s.q_THD, saved ? &s.q_raw_THD : nullptr,
@@ -151,23 +150,20 @@ void DecoderLayer::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor out_TK
   } else {
     ops::attention(s.q_THD, s.k_TGD, s.v_TGD, pass.attention, scale, config_.window, s.o_THD, s.lse_TH);
   }
-  parts_.o.forward(pass, rows_of(s.o_THD), s.low_o, s.mid_TK);
-  ops::add(s.mid_TK, x_TK, s.mid_TK);
+  Linear::forward(pass, rows_of(s.o_THD), {{parts_.o, s.low_o, s.mid_TK, x_TK}});
 
   {
     Scratch scratch(arena);
     at::Tensor normed_TK = arena.take(x_TK.sizes());
     ops::rms_norm(s.mid_TK, pass.norm(*parts_.post_norm).vector, config_.rms_norm_eps, normed_TK, s.rstd2_T);
-    parts_.gate.forward(pass, normed_TK, s.low_gate, s.gate_TF);
-    parts_.up.forward(pass, normed_TK, s.low_up, s.up_TF);
+    Linear::forward(pass, normed_TK, {{parts_.gate, s.low_gate, s.gate_TF}, {parts_.up, s.low_up, s.up_TF}});
   }
   {
     Scratch scratch(arena);
     at::Tensor h_TF = saved != nullptr ? arena.take({T, F}) : s.gate_TF;
     ops::swiglu(s.gate_TF, s.up_TF, h_TF);
     if (out_TK.defined()) {
-      parts_.down.forward(pass, h_TF, s.low_down, out_TK);
-      ops::add(out_TK, s.mid_TK, out_TK);
+      Linear::forward(pass, h_TF, {{parts_.down, s.low_down, out_TK, s.mid_TK}});
     } else {
       parts_.down.forward_low(pass, h_TF, s.low_down);
     }

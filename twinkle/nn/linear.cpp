@@ -1,5 +1,9 @@
 #include "twinkle/nn/linear.h"
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 namespace twinkle::nn {
 
 at::Tensor Linear::take_low(Pass& pass, int64_t rows) const {
@@ -20,11 +24,29 @@ void Linear::forward_low(Pass& pass, const at::Tensor& x_TK, at::Tensor& low_TR)
   ops::lora_shrink(dropped_TK, lora->batch, low_TR);
 }
 
-void Linear::forward(Pass& pass, const at::Tensor& x_TK, at::Tensor& low_TR, at::Tensor& y_TN) const {
-  const at::Tensor bias = bias_ != nullptr ? bias_->vector : at::Tensor();
-  const auto lora = pass.module_lora(module_);
-  forward_low(pass, x_TK, low_TR);
-  ops::linear(x_TK, weight_->matrix, bias, lora ? &lora->batch : nullptr, low_TR, y_TN);
+void Linear::forward(Pass& pass, const at::Tensor& x_TK, std::initializer_list<Output> outputs) {
+  std::vector<ops::LinearPart> parts;
+  std::vector<std::optional<Pass::ModuleLora>> lora;
+  lora.reserve(outputs.size());  // parts point into it
+  for (const auto& [linear, low_TR, y_TN, plus_TN] : outputs) {
+    const auto& own = lora.emplace_back(pass.module_lora(linear.module_));
+    parts.push_back({.w = &linear.weight_->matrix,
+                     .bias_N = linear.bias_ != nullptr ? linear.bias_->vector : at::Tensor(),
+                     .lora = own ? &own->batch : nullptr,
+                     .low_TR = low_TR,
+                     .y_TN = y_TN,
+                     .plus_TN = plus_TN});
+  }
+  const auto drops = [](const auto& own) { return own && own->dropout; };
+  if (std::any_of(lora.begin(), lora.end(), drops)) {
+    for (const auto& output : outputs) output.linear.forward_low(pass, x_TK, output.low_TR);
+    for (ops::LinearPart& part : parts) {
+      ops::linear(x_TK, *part.w, part.bias_N, part.lora, part.low_TR, part.y_TN);
+      if (part.plus_TN.defined()) ops::add(part.y_TN, part.plus_TN, part.y_TN);
+    }
+    return;
+  }
+  ops::linears(x_TK, parts);
 }
 
 void Linear::backward(Pass& pass, const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& low_TR,

@@ -410,8 +410,7 @@ void SampleEngine::remove_version(const std::string& name, bool end_requests) {
   between_passes([&] {
     EngineState& s = *state_;
     version->gone = true;
-    s.bound.clear();  // a binding keeps its weights alive
-    s.binding = {};
+    s.unbind();  // a binding keeps its weights alive
     s.blocks.forget_version(version->id);
     if (!end_requests) return;
     std::vector<std::shared_ptr<SampleJob>> jobs;
@@ -483,8 +482,7 @@ void SampleEngine::sleep() {
     }
     s.forget_computed();
     s.kv = {};
-    s.bound.clear();
-    s.binding = {};
+    s.unbind();
     s.arena.release({});
     s.arena.trim();
   });

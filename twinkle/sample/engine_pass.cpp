@@ -104,10 +104,28 @@ void EngineState::bind(const std::vector<Item>& items) {
   counts.most_versions =
       std::max(counts.most_versions, static_cast<int64_t>(used.size()) + (any_base ? 1 : 0));
   if (used == bound) return;
-  bound = used;
   std::vector<AdapterUse> uses;
-  for (const auto& version : used) uses.push_back(version->use);
+  for (const auto& version : used) {
+    if (version->packed.empty()) {
+      version->packed = *version->use.modules;
+      for (auto& module : version->packed) {
+        if (module.linear >= 0) ops::pack_lora(module.slot);
+      }
+    }
+    uses.push_back(version->use);
+    uses.back().modules = &version->packed;
+  }
   binding = bind_adapters(model, uses, {});
+  for (const auto& version : bound) {
+    if (std::ranges::find(used, version) == used.end()) version->packed.clear();
+  }
+  bound = used;
+}
+
+void EngineState::unbind() {
+  for (const auto& version : bound) version->packed.clear();
+  bound.clear();
+  binding = {};
 }
 
 const nn::LoraBinding* EngineState::lora_for(const std::vector<int64_t>& rows_of_item) {

@@ -24,6 +24,8 @@ struct EngineVersion {
   bool base = false;
   bool alone = false;  // replaces whole weights of the model: its requests have passes of their own
   bool gone = false;   // pass thread
+  // While it is bound: its modules with their panels. Pass thread.
+  std::vector<LoraModule> packed;
 };
 
 /// One answer being made.
@@ -101,6 +103,8 @@ struct EngineState : std::enable_shared_from_this<EngineState> {
   void run(std::vector<Item> items);
   void run_group(std::vector<Item>& items);
   void bind(const std::vector<Item>& items);
+  /// Lets go of what the binding keeps.
+  void unbind();
   void score_prompts(const std::vector<Item>& items, const at::Tensor& hidden_TK);
   void draw_for_prompts(const std::vector<Item>& items, const at::Tensor& hidden_TK);
   void draw(const std::vector<Item>& items, const at::Tensor& hidden_TK);

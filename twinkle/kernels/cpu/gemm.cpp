@@ -114,7 +114,7 @@ void run_task(const KernelTable& table, const Product& product, int64_t columns,
         run(copy, stride, first, last);
       }
     };
-    if (!last || (product.extras.empty() && product.bias == nullptr)) {
+    if (!last || after.empty()) {
       part(rows.begin, rows.end);
       continue;
     }
@@ -255,7 +255,7 @@ void run_plan(const Product& product, const Plan& plan, int64_t columns, int64_t
 void multiply(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.rows <= 0) return;
-  if (tiles_in_use(w.type)) return multiply_in_tiles(product, false);
+  if (tiles_in_use(w.type)) return multiply_in_tiles({&product, 1}, false);
   const KernelTable& table = kernels();
   int64_t block = reduce_block(w.cols);
   const bool few = product.rows <= table.direct_rows;
@@ -267,10 +267,18 @@ void multiply(const Product& product) {
   run_plan(product, plan, w.rows, w.cols, block, Straight{table, w, direct, !direct || few});
 }
 
+void multiply_all(std::span<const Product> products) {
+  const bool tiles = std::all_of(products.begin(), products.end(), [](const Product& product) {
+    return product.rows > 0 && product.w.rows > 0 && tiles_in_use(product.w.type);
+  });
+  if (tiles && !products.empty()) return multiply_in_tiles(products, false);
+  for (const Product& product : products) multiply(product);
+}
+
 void multiply_transposed(const Product& product) {
   const Weights& w = product.w;
   if (product.rows <= 0 || w.cols <= 0) return;
-  if (tiles_in_use(w.type)) return multiply_in_tiles(product, true);
+  if (tiles_in_use(w.type)) return multiply_in_tiles({&product, 1}, true);
   const int64_t block = reduce_block(w.rows);
   run_plan(product, make_plan(product.rows, w.cols, w.rows, cut_for_wide(block)), w.cols, w.rows, block,
            Transposed{kernels(), w});

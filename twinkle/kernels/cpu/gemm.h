@@ -31,6 +31,7 @@ struct Extra {
   int64_t rank = 0;
   const float* up = nullptr;  // element (j, output column n) is up[j * up_j + n * up_n]; one of the two is 1
   int64_t up_j = 0, up_n = 0;
+  const float* up_panels = nullptr;  // the same as [panel][rank][16], where somebody packed it before
 };
 
 struct Product {
@@ -44,10 +45,13 @@ struct Product {
   const float* low = nullptr;          // [rows, .]
   int64_t low_stride = 0;
   const float* bias = nullptr;
+  const float* plus = nullptr;  // laid out as C, which it is not: added last
 };
 
 /// C[rows, W.rows] = A[rows, W.cols] W^T.
 void multiply(const Product& product);
+/// multiply() of products with the same A, in one turn of the threads where they run on tiles.
+void multiply_all(std::span<const Product> products);
 /// C[rows, W.cols] = A[rows, W.rows] W.
 void multiply_transposed(const Product& product);
 /// The extras alone: C += low up.
@@ -77,10 +81,13 @@ struct Shrink {
   float scale = 1.0f;
   const float* down = nullptr;  // element (k, j) is down[k * down_k + j * down_j]; one of the two is 1
   int64_t down_k = 0, down_j = 0;
+  const float* panels = nullptr;  // the same as [panel][k][16], where somebody packed it before
+  float* low = nullptr;
+  int64_t low_stride = 0;
 };
 /// accumulate: the chains start at what low holds; the scale comes after the chain in any case.
-void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const Shrink> spans, float* low,
-            int64_t low_stride, bool accumulate = false);
+void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const Shrink> spans,
+            bool accumulate = false);
 
 /// A float buffer of the calling thread, 64-byte aligned, at least `count` long, valid until the thread asks
 /// for the same slot again. Slots 0, 1, 2 and 5 belong to the tasks of these products, 3 and 7 to the threads

@@ -202,20 +202,22 @@ void add_skinny(const float* low, int64_t low_stride, const float* wide, int64_t
   });
 }
 
-void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const Shrink> spans, float* low,
-            int64_t low_stride, bool accumulate) {
+void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const Shrink> spans,
+            bool accumulate) {
   const KernelTable& table = kernels();
-  // Matrices that stand [rank, reduced] are turned into panels once a call; the others are read in place.
+  // Matrices that stand [rank, reduced] are turned into panels once a call, if they are not there yet; the
+  // others are read in place.
   struct Packed {
     const float* down;
     int64_t rank, offset;
   };
   std::vector<Packed> packed;
   std::vector<int64_t> place(spans.size(), -1);
+  const auto in_panels = [](const Shrink& span) { return span.panels != nullptr || span.down_k == 1; };
   int64_t total = 0;
   for (size_t i = 0; i < spans.size(); ++i) {
     const Shrink& span = spans[i];
-    if (span.down_k != 1) continue;
+    if (span.panels != nullptr || span.down_k != 1) continue;
     const auto same = [&](const Packed& p) { return p.down == span.down && p.rank == span.rank; };
     auto found = std::find_if(packed.rbegin(), packed.rend(), same);
     if (found == packed.rend()) {
@@ -257,8 +259,8 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
                      .b = nullptr,
                      .b_panel = 0,
                      .b_row = kPanelWidth,
-                     .c = low + piece.begin * low_stride,
-                     .c_row = low_stride,
+                     .c = span.low + piece.begin * span.low_stride,
+                     .c_row = span.low_stride,
                      .c_panel = kPanelWidth,
                      .m = piece.end - piece.begin,
                      .n = span.rank,
@@ -273,9 +275,9 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
           args.chain = Chain::kContinue;
         }
       };
-      if (span.down_k == 1) {
+      if (in_panels(span)) {
         args.b_panel = reduced * kPanelWidth;
-        run(buffer + place[piece.span], 0, reduced);
+        run(span.panels != nullptr ? span.panels : buffer + place[piece.span], 0, reduced);
       } else {
         // A panel reads 16 columns of every row, so the last rows, where that would leave the matrix, are
         // copied.
@@ -294,7 +296,7 @@ void shrink(const float* x, int64_t x_stride, int64_t reduced, std::span<const S
       }
       if (span.scale == 1.0f) continue;
       for (int64_t row = piece.begin; row < piece.end; ++row) {
-        for (int64_t j = 0; j < span.rank; ++j) low[row * low_stride + j] *= span.scale;
+        for (int64_t j = 0; j < span.rank; ++j) span.low[row * span.low_stride + j] *= span.scale;
       }
     }
   });

@@ -36,6 +36,10 @@ void pack_up(const KernelTable& table, const Extra& extra, int64_t columns, Rang
 
 // Of the columns of some panels.
 Stretches stretches_of(const Extra& extra, int64_t column, int64_t width) {
+  if (extra.up_panels != nullptr) {
+    return {reinterpret_cast<const char*>(extra.up_panels + column * extra.rank), 1,
+            width * extra.rank * static_cast<int64_t>(sizeof(float)), 0};
+  }
   const auto* first = reinterpret_cast<const char*>(extra.up + column * extra.up_n);
   constexpr auto kSize = static_cast<int64_t>(sizeof(float));
   if (extra.up_j == 1) return {first, 1, width * extra.up_n * kSize, 0};
@@ -95,12 +99,13 @@ void AfterChain::run(int64_t begin, int64_t end) {
     const int64_t first = std::max(begin, extra.begin), last = std::min(end, extra.end);
     const int64_t column = panels_.begin * kPanelWidth;
     const int64_t width = std::min(columns_, panels_.end * kPanelWidth) - column;
-    // What stands in panels already is read in place where few rows use it.
+    // What stands in panels already is read in place, and what lies as in panels where few rows use it.
+    const bool panels = extra.up_panels != nullptr;
     const bool direct =
-        extra.up_n == 1 && width % kPanelWidth == 0 && extra.end - extra.begin <= kRowsInPlace;
+        !panels && extra.up_n == 1 && width % kPanelWidth == 0 && extra.end - extra.begin <= kRowsInPlace;
     Stretches ahead;
-    if (direct ? first == extra.begin : packed_ == nullptr || !same(*packed_, extra)) {
-      if (!direct) {
+    if (panels || direct ? first == extra.begin : packed_ == nullptr || !same(*packed_, extra)) {
+      if (!panels && !direct) {
         buffer_ = scratch(1, (panels_.end - panels_.begin) * extra.rank * kPanelWidth);
         pack_up(table_, extra, columns_, panels_, buffer_);
         packed_ = &extra;
@@ -111,7 +116,9 @@ void AfterChain::run(int64_t begin, int64_t end) {
     table_.block[0]({.a = product_.low + first * product_.low_stride,
                      .a_row = product_.low_stride,
                      .a_k = 1,
-                     .b = direct ? extra.up + column : buffer_,
+                     .b = panels   ? extra.up_panels + column * extra.rank
+                          : direct ? extra.up + column
+                                   : buffer_,
                      .b_panel = direct ? kPanelWidth : extra.rank * kPanelWidth,
                      .b_row = direct ? extra.up_j : kPanelWidth,
                      .c = product_.c + first * product_.c_stride + column,
@@ -126,11 +133,13 @@ void AfterChain::run(int64_t begin, int64_t end) {
                      .ahead_bytes = ahead.bytes,
                      .ahead_stride = ahead.stride});
   }
-  if (product_.bias == nullptr) return;
+  if (product_.bias == nullptr && product_.plus == nullptr) return;
   const int64_t column = panels_.begin * kPanelWidth;
   const int64_t width = std::min(columns_, panels_.end * kPanelWidth) - column;
   for (int64_t row = begin; row < end; ++row) {
-    table_.add(product_.c + row * product_.c_stride + column, product_.bias + column, width);
+    float* c = product_.c + row * product_.c_stride + column;
+    if (product_.bias != nullptr) table_.add(c, product_.bias + column, width);
+    if (product_.plus != nullptr) table_.add(c, product_.plus + row * product_.c_stride + column, width);
   }
 }
 

@@ -55,13 +55,16 @@ Plan make_plan(int64_t rows, int64_t columns, int64_t reduced, Cut cut = {});
 /// All rows in one block: each panel is read once. A group has at least so many panels.
 Plan plan_few_rows(int64_t rows, int64_t columns, int64_t reduced, Cut cut, int64_t least_panels);
 
-/// Adds the low-rank steps and then the bias to rows of C, for the columns of some panels. One a task.
+/// Adds the low-rank steps, the bias and then what is to come on top to rows of C, for the columns of some
+/// panels. One a task.
 class AfterChain {
  public:
   AfterChain(const KernelTable& table, const Product& product, int64_t columns, Range panels)
       : table_(table), product_(product), columns_(columns), panels_(panels) {}
 
-  bool empty() const { return product_.extras.empty() && product_.bias == nullptr; }
+  bool empty() const {
+    return product_.extras.empty() && product_.bias == nullptr && product_.plus == nullptr;
+  }
   void run(int64_t begin, int64_t end);
 
  private:

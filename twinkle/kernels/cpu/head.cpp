@@ -81,7 +81,8 @@ struct Head : Question {
     for (const Extra& extra : extras) {
       const int64_t first = std::max(extra.begin, r0), last = std::min(extra.end, r1);
       if (first >= last) continue;
-      here.push_back({first - r0, last - r0, extra.rank, extra.up + v0 * extra.up_n, extra.up_j, extra.up_n});
+      here.push_back({first - r0, last - r0, extra.rank, extra.up + v0 * extra.up_n, extra.up_j, extra.up_n,
+                      extra.up_panels != nullptr ? extra.up_panels + v0 * extra.rank : nullptr});
     }
     Product product;
     product.a = hidden + r0 * w.cols;
@@ -322,11 +323,18 @@ class GradientSink {
     std::vector<SkinnyGrad> grads;
     for_each_span(r0, r1, [&](const LoraSpan& span, const LoraSlot& slot) {
       const int64_t rank = slot.b_Nr.size(1), begin = span.begin - r0, end = span.end - r0;
-      shrinks.push_back({begin, end, rank, 1.0f, slot.b_Nr.const_data_ptr<float>() + v0 * rank, rank, 1});
+      shrinks.push_back({.begin = begin,
+                         .end = end,
+                         .rank = rank,
+                         .down = slot.b_Nr.const_data_ptr<float>() + v0 * rank,
+                         .down_k = rank,
+                         .down_j = 1,
+                         .low = dlow_.data() + r0 * head_.low_stride,
+                         .low_stride = head_.low_stride});
       if (!slot.db_Nr.defined()) return;
       grads.push_back({begin, end, rank, slot.db_Nr.mutable_data_ptr<float>() + v0 * rank, 1, rank});
     });
-    shrink(dz, stride, v1 - v0, shrinks, dlow_.data() + r0 * head_.low_stride, head_.low_stride, v0 > 0);
+    shrink(dz, stride, v1 - v0, shrinks, v0 > 0);
     add_skinny(head_.low + r0 * head_.low_stride, head_.low_stride, dz, stride, v1 - v0, grads);
   }
 

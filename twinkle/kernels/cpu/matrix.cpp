@@ -8,6 +8,8 @@
 
 #include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
+#include "twinkle/kernels/cpu/gemm_plan.h"
+#include "twinkle/kernels/panel_memory.h"
 
 namespace twinkle::ops::cpu {
 namespace {
@@ -58,6 +60,21 @@ std::vector<Extra> extras_or_none(const LoraBatch* lora, const at::Tensor& low, 
   return forward ? forward_extras(*lora) : backward_extras(*lora);
 }
 
+const float* panels_of(const at::Tensor& panels) {
+  return panels.defined() ? panels.const_data_ptr<float>() : nullptr;
+}
+
+// rows [n, k] as panels [ceil(n/16)][k][16].
+at::Tensor panels_from(const at::Tensor& rows_NK) {
+  const int64_t rows = rows_NK.size(0), cols = rows_NK.size(1);
+  const at::Tensor out = panel_memory(ceil_div(rows, kPanelWidth) * kPanelWidth * cols, at::kFloat);
+  const float* from = rows_NK.const_data_ptr<float>();
+  float* to = out.mutable_data_ptr<float>();
+  for (int64_t row = 0; row < rows; row += kPanelWidth)
+    kernels().pack_rows(from + row * cols, cols, std::min(kPanelWidth, rows - row), cols, to + row * cols);
+  return out;
+}
+
 void clear(at::Tensor& x) {
   if (x.numel() > 0)
     std::memset(x.mutable_data_ptr<float>(), 0, static_cast<size_t>(x.numel()) * sizeof(float));
@@ -78,7 +95,8 @@ float* rows_of(at::Tensor& x, int64_t columns, const char* name) {
 std::vector<Extra> forward_extras(const LoraBatch& lora) {
   return extras_of(lora, [](const LoraSpan& span, const LoraSlot& slot) {
     const int64_t rank = slot.b_Nr.size(1);
-    return Extra{span.begin, span.end, rank, slot.b_Nr.const_data_ptr<float>(), 1, rank};
+    return Extra{
+        span.begin, span.end, rank, slot.b_Nr.const_data_ptr<float>(), 1, rank, panels_of(slot.b_panels)};
   });
 }
 
@@ -89,37 +107,70 @@ std::vector<Extra> backward_extras(const LoraBatch& lora) {
   });
 }
 
-void lora_shrink(const at::Tensor& x_TK, const LoraBatch& lora, at::Tensor& low_TR) {
+void pack_lora(LoraSlot& slot) {
+  TW_CHECK(slot.a_rK.is_contiguous() && slot.b_Nr.is_contiguous(), "adapter matrices are contiguous");
+  slot.a_panels = panels_from(slot.a_rK);
+  slot.b_panels = panels_from(slot.b_Nr);
+}
+
+namespace {
+
+// What lora_shrink() does for one module.
+void add_shrinks(const at::Tensor& x_TK, const LoraBatch& lora, at::Tensor& low_TR,
+                 std::vector<Shrink>& spans) {
   const int64_t columns = x_TK.size(1);
-  std::vector<Shrink> spans;
-  for_each_adapter(lora, [&](const LoraSpan& span, const LoraSlot& slot) {
-    TW_CHECK(slot.a_rK.size(1) == columns, "A has the width of its input");
-    spans.push_back(
-        {span.begin, span.end, slot.a_rK.size(0), slot.scale, slot.a_rK.const_data_ptr<float>(), 1, columns});
-  });
   float* low = rows_of(low_TR, low_TR.size(1), "low");
   clear(low_TR);
-  shrink(rows_of(x_TK, columns, "x"), columns, columns, spans, low, low_TR.size(1));
+  for_each_adapter(lora, [&](const LoraSpan& span, const LoraSlot& slot) {
+    TW_CHECK(slot.a_rK.size(1) == columns, "A has the width of its input");
+    spans.push_back({.begin = span.begin,
+                     .end = span.end,
+                     .rank = slot.a_rK.size(0),
+                     .scale = slot.scale,
+                     .down = slot.a_rK.const_data_ptr<float>(),
+                     .down_k = 1,
+                     .down_j = columns,
+                     .panels = panels_of(slot.a_panels),
+                     .low = low,
+                     .low_stride = low_TR.size(1)});
+  });
+}
+
+}  // namespace
+
+void lora_shrink(const at::Tensor& x_TK, const LoraBatch& lora, at::Tensor& low_TR) {
+  std::vector<Shrink> spans;
+  add_shrinks(x_TK, lora, low_TR, spans);
+  shrink(rows_of(x_TK, x_TK.size(1), "x"), x_TK.size(1), x_TK.size(1), spans);
 }
 
 void lora_shrink_backward(const at::Tensor& dy_TN, const LoraBatch& lora, at::Tensor& dlow_TR) {
   const int64_t columns = dy_TN.size(1);
+  float* dlow = rows_of(dlow_TR, dlow_TR.size(1), "dlow");
+  clear(dlow_TR);
   std::vector<Shrink> spans;
   for_each_adapter(lora, [&](const LoraSpan& span, const LoraSlot& slot) {
     TW_CHECK(slot.b_Nr.size(0) == columns, "B has the width of its output");
     const int64_t rank = slot.b_Nr.size(1);
-    spans.push_back({span.begin, span.end, rank, slot.scale, slot.b_Nr.const_data_ptr<float>(), rank, 1});
+    spans.push_back({.begin = span.begin,
+                     .end = span.end,
+                     .rank = rank,
+                     .scale = slot.scale,
+                     .down = slot.b_Nr.const_data_ptr<float>(),
+                     .down_k = rank,
+                     .down_j = 1,
+                     .low = dlow,
+                     .low_stride = dlow_TR.size(1)});
   });
-  float* dlow = rows_of(dlow_TR, dlow_TR.size(1), "dlow");
-  clear(dlow_TR);
-  shrink(rows_of(dy_TN, columns, "dy"), columns, columns, spans, dlow, dlow_TR.size(1));
+  shrink(rows_of(dy_TN, columns, "dy"), columns, columns, spans);
 }
 
-void linear(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bias_N, const LoraBatch* lora,
-            const at::Tensor& low_TR, at::Tensor& y_TN) {
+namespace {
+
+Product linear_product(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bias_N,
+                       const at::Tensor& low_TR, at::Tensor& y_TN, const std::vector<Extra>& extras) {
   check(x_TK, w.cols(), "x");
   check(y_TN, w.rows(), "y");
-  const std::vector<Extra> extras = extras_or_none(lora, low_TR, true);
   Product product = product_of(x_TK, y_TN, low_TR, extras);
   product.w = Weights::of(w);
   if (bias_N.defined()) {
@@ -127,7 +178,32 @@ void linear(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bia
              "bias");
     product.bias = bias_N.const_data_ptr<float>();
   }
-  multiply(product);
+  return product;
+}
+
+}  // namespace
+
+void linear(const at::Tensor& x_TK, const PackedMatrix& w, const at::Tensor& bias_N, const LoraBatch* lora,
+            const at::Tensor& low_TR, at::Tensor& y_TN) {
+  const std::vector<Extra> extras = extras_or_none(lora, low_TR, true);
+  multiply(linear_product(x_TK, w, bias_N, low_TR, y_TN, extras));
+}
+
+void linears(const at::Tensor& x_TK, std::span<LinearPart> parts) {
+  std::vector<Shrink> spans;
+  for (LinearPart& part : parts) {
+    if (part.lora != nullptr) add_shrinks(x_TK, *part.lora, part.low_TR, spans);
+  }
+  if (!spans.empty()) shrink(rows_of(x_TK, x_TK.size(1), "x"), x_TK.size(1), x_TK.size(1), spans);
+  std::vector<std::vector<Extra>> extras;
+  for (const LinearPart& part : parts) extras.push_back(extras_or_none(part.lora, part.low_TR, true));
+  std::vector<Product> products;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    LinearPart& part = parts[i];
+    products.push_back(linear_product(x_TK, *part.w, part.bias_N, part.low_TR, part.y_TN, extras[i]));
+    if (part.plus_TN.defined()) products.back().plus = rows_of(part.plus_TN, part.w->rows(), "plus");
+  }
+  multiply_all(products);
 }
 
 void linear_backward_input(const at::Tensor& dy_TN, const PackedMatrix& w, const LoraBatch* lora,

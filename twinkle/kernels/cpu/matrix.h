@@ -6,8 +6,10 @@
 
 namespace twinkle::ops::cpu {
 
+decltype(ops::pack_lora) pack_lora;
 decltype(ops::lora_shrink) lora_shrink;
 decltype(ops::linear) linear;
+decltype(ops::linears) linears;
 decltype(ops::lora_shrink_backward) lora_shrink_backward;
 decltype(ops::linear_backward_input) linear_backward_input;
 decltype(ops::lora_backward_input) lora_backward_input;

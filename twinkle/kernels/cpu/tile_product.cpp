@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <vector>
 
+#include "twinkle/core/error.h"
 #include "twinkle/core/parallel.h"
 #include "twinkle/kernels/cpu/gemm_plan.h"
 #include "twinkle/kernels/cpu/tile_block.h"
@@ -89,58 +91,81 @@ bool tiles_in_use(WeightType type) {
 
 void emulate_tiles(bool on) { emulated.store(on); }
 
-void multiply_in_tiles(const Product& product, bool transposed) {
+void multiply_in_tiles(std::span<const Product> products, bool transposed) {
   const Way way = way_in_use();
-  const Weights& w = product.w;
-  const int64_t columns = transposed ? w.cols : w.rows, reduced = transposed ? w.rows : w.cols;
-  const int64_t steps = ceil_div(reduced, kTileStep), row_tiles = ceil_div(product.rows, 16);
+  const Product& any = products.front();
+  const int64_t reduced = transposed ? any.w.rows : any.w.cols;
+  const int64_t steps = ceil_div(reduced, kTileStep), row_tiles = ceil_div(any.rows, 16);
   uint16_t* a = halves(scratch(7, row_tiles * steps * kTileElements / 2 + 1));
   parallel_for(row_tiles, 4, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      way.pack_a(product.a + t * 16 * product.a_stride, product.a_stride,
-                 std::min<int64_t>(16, product.rows - t * 16), reduced, a + t * steps * kTileElements);
+      way.pack_a(any.a + t * 16 * any.a_stride, any.a_stride, std::min<int64_t>(16, any.rows - t * 16),
+                 reduced, a + t * steps * kTileElements);
     }
   });
   const bool as_they_stand = way.reads_panels && !transposed && reduced % kTileStep == 0;
-  const bool few = as_they_stand && product.rows <= kFewRows;
-  const Plan plan = few ? plan_few_rows(product.rows, columns, reduced, {}, kLeastPanels)
-                        : make_plan(product.rows, columns, reduced);
+  const bool few = as_they_stand && any.rows <= kFewRows;
   const int64_t block_steps =
-      as_they_stand && product.rows <= kLowRows ? std::max<int64_t>(1, steps) : kBlockSteps;
-  parallel_for(plan.row_blocks * plan.groups, 1, [&](int64_t task_begin, int64_t task_end) {
-    for (int64_t task = task_begin; task < task_end; ++task) {
-      const Range tiles = share(row_tiles, plan.row_blocks, task / plan.groups);
-      const Range panels = plan.panels_of(task % plan.groups);
-      const Range rows = {tiles.begin * 16, std::min(product.rows, tiles.end * 16)};
-      if (rows.end <= rows.begin || panels.end <= panels.begin) continue;
-      const int64_t column = panels.begin * kPanelWidth;
-      float* c = product.c + rows.begin * product.c_stride + column;
-      const int64_t width = std::min(columns, panels.end * kPanelWidth) - column;
-      for (int64_t s = 0; s < std::max<int64_t>(1, steps); s += block_steps) {
-        const int64_t count = std::min(block_steps, steps - s);
-        TileBlock block = {.a = a + (tiles.begin * steps + s) * kTileElements,
-                           .a_tile = steps * kTileElements,
-                           .b = nullptr,
-                           .b_panel = reduced * kPanelWidth,
-                           .c = c,
-                           .c_row = product.c_stride,
-                           .m = rows.end - rows.begin,
-                           .n = width,
-                           .steps = count,
-                           .from_zero = s == 0 && !product.accumulate,
-                           .packed = !as_they_stand};
-        if (as_they_stand) {
-          block.b =
-              static_cast<const uint16_t*>(w.panels) + (panels.begin * reduced + s * kTileStep) * kPanelWidth;
-        } else {
-          uint16_t* b = halves(scratch(0, (panels.end - panels.begin) * kBlockSteps * kTileElements / 2));
-          pack_b(way, w, transposed, panels, s, s + count, b);
-          block.b = b;
-          block.b_panel = count * kTileElements;
-        }
-        way.block(block);
+      as_they_stand && any.rows <= kLowRows ? std::max<int64_t>(1, steps) : kBlockSteps;
+  struct Part {
+    const Product* product;
+    int64_t columns;
+    Plan plan;
+    int64_t end;  // its tasks end here among those of all
+  };
+  std::vector<Part> parts;
+  int64_t tasks = 0;
+  for (const Product& product : products) {
+    TW_CHECK(product.a == any.a && product.rows == any.rows && product.a_stride == any.a_stride &&
+                 (transposed ? product.w.rows : product.w.cols) == reduced,
+             "products of the same rows");
+    const int64_t columns = transposed ? product.w.cols : product.w.rows;
+    const Plan plan = few ? plan_few_rows(product.rows, columns, reduced, {}, kLeastPanels)
+                          : make_plan(product.rows, columns, reduced);
+    tasks += plan.row_blocks * plan.groups;
+    parts.push_back({&product, columns, plan, tasks});
+  }
+  const auto run = [&](const Part& part, int64_t task) {
+    const auto& [product, columns, plan, end] = part;
+    const Weights& w = product->w;
+    const Range tiles = share(row_tiles, plan.row_blocks, task / plan.groups);
+    const Range panels = plan.panels_of(task % plan.groups);
+    const Range rows = {tiles.begin * 16, std::min(product->rows, tiles.end * 16)};
+    if (rows.end <= rows.begin || panels.end <= panels.begin) return;
+    const int64_t column = panels.begin * kPanelWidth;
+    float* c = product->c + rows.begin * product->c_stride + column;
+    const int64_t width = std::min(columns, panels.end * kPanelWidth) - column;
+    for (int64_t s = 0; s < std::max<int64_t>(1, steps); s += block_steps) {
+      const int64_t count = std::min(block_steps, steps - s);
+      TileBlock block = {.a = a + (tiles.begin * steps + s) * kTileElements,
+                         .a_tile = steps * kTileElements,
+                         .b = nullptr,
+                         .b_panel = reduced * kPanelWidth,
+                         .c = c,
+                         .c_row = product->c_stride,
+                         .m = rows.end - rows.begin,
+                         .n = width,
+                         .steps = count,
+                         .from_zero = s == 0 && !product->accumulate,
+                         .packed = !as_they_stand};
+      if (as_they_stand) {
+        block.b =
+            static_cast<const uint16_t*>(w.panels) + (panels.begin * reduced + s * kTileStep) * kPanelWidth;
+      } else {
+        uint16_t* b = halves(scratch(0, (panels.end - panels.begin) * kBlockSteps * kTileElements / 2));
+        pack_b(way, w, transposed, panels, s, s + count, b);
+        block.b = b;
+        block.b_panel = count * kTileElements;
       }
-      AfterChain(kernels(), product, columns, panels).run(rows.begin, rows.end);
+      way.block(block);
+    }
+    AfterChain(kernels(), *product, columns, panels).run(rows.begin, rows.end);
+  };
+  parallel_for(tasks, 1, [&](int64_t task_begin, int64_t task_end) {
+    size_t part = 0;
+    for (int64_t task = task_begin; task < task_end; ++task) {
+      while (task >= parts[part].end) ++part;
+      run(parts[part], task - (part > 0 ? parts[part - 1].end : 0));
     }
   });
 }

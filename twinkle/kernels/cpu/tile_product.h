@@ -14,6 +14,7 @@ bool tiles_in_use(WeightType type);
 /// For tests: products use tiles computed in scalar code by the definition of the instruction.
 void emulate_tiles(bool on);
 
-void multiply_in_tiles(const Product& product, bool transposed);
+/// Products with the same A, rows and reduced index.
+void multiply_in_tiles(std::span<const Product> products, bool transposed);
 
 }  // namespace twinkle::ops::cpu
