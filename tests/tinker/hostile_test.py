@@ -139,8 +139,8 @@ def test_hosts_and_origins_of_others(server):
     """A page in a browser, also one whose name leads here, is refused on every route and method, with and without a key."""
     here = f"127.0.0.1:{server.port}"
     hosts = ("evil.example", "127.0.0.1.evil.example", "127.evil.example", "localhost.evil.example", "evil.example:80", "",
-             None, "0.0.0.0", "128.0.0.1", "2130706433", "127.1", "0x7f000001", "[::ffff:1.2.3.4]",
-             "localhost\\@evil.example")
+             None, "0.0.0.0", "128.0.0.1", "2130706433", "127.1", "0x7f000001", "[::ffff:1.2.3.4]", "[::1]evil.example", "[::1",
+             "localhost\\@evil.example", "localhost:80evil", "127.0.0.1:80:80")
     origins = ("http://evil.example", "https://127.0.0.1.evil.example", "null", "file://", "http://localhost.evil.example")
     for path in sorted({path for _, _, path, _ in routes_of(server)}):
         for method in METHODS:
@@ -149,9 +149,14 @@ def test_hosts_and_origins_of_others(server):
                 assert ask(server, method, path, {"Origin": origins[0], **key})[0] == 403, (method, path)
     for host in hosts:
         assert ask(server, "GET", "/healthz", {"Host": host})[0] in (400, 403), host
-    for origin in origins:
+    # Another port is another origin.
+    for origin in (*origins, "http://127.0.0.1", "https://127.0.0.1", f"http://127.0.0.1:{server.port + 1}",
+                   f"http://localhost:{server.port}"):
         assert ask(server, "GET", "/healthz", {"Origin": origin})[0] == 403, origin
-    assert ask(server, "GET", "/healthz", {"Origin": f"http://{here}"})[0] == 200
+    for host, origin in ((here, f"http://{here}"), ("[::1]:80", "http://[::1]"), ("localhost:443", "https://localhost"),
+                         ("localhost", "https://localhost:8443"),
+                         (f"localhost:{server.port}", f"http://localhost:{server.port}")):
+        assert ask(server, "GET", "/healthz", {"Host": host, "Origin": origin})[0] == 200, (host, origin)
 
 
 def test_only_the_declared_port(server):

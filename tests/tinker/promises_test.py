@@ -3,6 +3,7 @@ tenant breaks is its own, what lies in a checkpoint's folder runs nothing, a sto
 promises_test.py BUILD [name of a test ...]"""
 
 import concurrent.futures
+import contextlib
 import io
 import json
 import os
@@ -249,12 +250,16 @@ def test_code_beside_the_base_model(server):
             reply = post(of, "asample", {**sample, "sampling_session_id": sampler})[1]
             return result(of, reply["request_id"])[1]["sequences"]
 
-        other = Server(server.build, options=["--model-id", str(model)])
-        try:
-            assert answer(other, str(model)) == answer(server, stories())
-        finally:
-            other.stop()
-            other.made.cleanup()
+        with open(f"{folder}/log", "w+") as log:
+            with contextlib.redirect_stderr(log):
+                other = Server(server.build, options=["--model-id", str(model)])
+            try:
+                assert answer(other, str(model)) == answer(server, stories())
+            finally:
+                other.stop()
+                other.made.cleanup()
+            log.seek(0)
+            assert "names code of its own (auto_map), which is not run" in log.read()
         assert not marker.exists()
 
 

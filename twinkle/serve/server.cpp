@@ -31,12 +31,30 @@ bool is_health(std::string_view path) {
   return std::ranges::find(kHealthRoutes, path) != std::end(kHealthRoutes);
 }
 
-// "host:port" and "http://host:port" without scheme and port.
-std::string_view host_part(std::string_view text) {
+struct Authority {
+  std::string_view host, port;  // port "": none is said
+};
+
+// Of "host:port" and "scheme://host:port". What has another form is all host, which nobody is called.
+Authority authority_of(std::string_view text) {
   if (const size_t scheme = text.find("://"); scheme != std::string_view::npos)
     text.remove_prefix(scheme + 3);
-  if (text.starts_with('[')) return text.substr(0, text.find(']') + 1);
-  return text.substr(0, text.find(':'));
+  const size_t end = text.starts_with('[') ? text.find(']') : 0;
+  const size_t colon = end == std::string_view::npos ? end : text.find(':', end);
+  if (colon == std::string_view::npos) return {.host = text, .port = ""};
+  const std::string_view host = text.substr(0, colon), port = text.substr(colon + 1);
+  const bool digits = std::ranges::all_of(port, [](unsigned char c) { return std::isdigit(c) != 0; });
+  const bool plain = digits && (end == 0 || colon == end + 1);
+  return plain ? Authority{.host = host, .port = port} : Authority{.host = text, .port = ""};
+}
+
+// Whether a page of this origin came from the server that was called by this Host. A proxy may leave the port
+// out of it.
+bool same_origin(std::string_view origin, std::string_view host) {
+  const Authority from = authority_of(origin), called = authority_of(host);
+  if (from.host != called.host) return false;
+  const std::string_view usual = origin.starts_with("https:") ? "443" : "80";
+  return called.port.empty() || (from.port.empty() ? usual : from.port) == called.port;
 }
 
 bool is_loopback(std::string_view host) {
@@ -202,12 +220,12 @@ Credentials::Found Server::credential_of(const HttpRequest& request) const {
 
 std::optional<HttpReply> Server::gate(HttpRequest& request) {
   request.target = without_prefix(request.target);
-  const std::string_view host = host_part(request.header("host"));
-  if (!allows_host(host)) {
+  const std::string_view host = request.header("host");
+  if (!allows_host(authority_of(host).host)) {
     return tinker::error_reply(
         403, "the Host header must name this machine, or what the server was told with --allowed-host");
   }
-  if (const auto origin = request.header("origin"); !origin.empty() && host_part(origin) != host)
+  if (const auto origin = request.header("origin"); !origin.empty() && !same_origin(origin, host))
     return tinker::error_reply(403, "pages of another origin can not use this server");
   // Without a key, so without a body; a download's own signature opens it.
   if (is_health(request.path()) || request.path() == "/" || TinkerApi::is_download(request.path())) {
