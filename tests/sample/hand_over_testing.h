@@ -1,7 +1,10 @@
-// A trainer that is the same in every process that makes it, and its model on disk.
+// What the tests of the hand-over share: a trainer that is the same in every process that makes it, its model
+// on disk, and what its sampler is asked.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <thread>
 
 #include "tests/sample/sample_testing.h"
 #include "twinkle/model/save.h"
@@ -35,6 +38,21 @@ inline void train_step(TransformersModel& model) {
       {{{"role", "user"}, {"content", "who?"}}, {{"role", "assistant"}, {"content", "Nova, of course."}}});
   model.forward_backward(model.get_template()->encode(t));
   model.clip_grad_and_step();
+}
+
+inline const SamplingParams kParams{.max_tokens = 20, .seed = 3, .ignore_eos = true};
+inline const Json kEngine = {{"kv_cache_memory_mb", 4}};
+
+inline std::vector<InputFeature> prompts() {
+  std::vector<InputFeature> out(2);
+  out[0].input_ids = random_tokens(70, 1);
+  out[1].input_ids = random_tokens(5, 2);
+  return out;
+}
+
+inline void wait_until(const std::function<bool()>& done) {
+  for (int i = 0; i < 10000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(done());
 }
 
 }  // namespace twinkle::test

@@ -84,7 +84,7 @@ void fill_matrix(const ops::PackedMatrix& matrix, const at::Tensor& plain, int64
 }
 
 template <class Word>
-bool all_finite(std::span<const std::byte> values, Word exponent) {
+bool no_special(std::span<const std::byte> values, Word exponent) {
   bool finite = true;
   for (size_t at = 0; at < values.size(); at += sizeof(Word)) {
     Word word;
@@ -96,10 +96,7 @@ bool all_finite(std::span<const std::byte> values, Word exponent) {
 
 // What is written was narrowed already: a number that is too large for the file's type shows here too.
 void check_finite(std::span<const std::byte> values, at::ScalarType type, const std::string& name) {
-  const bool finite = type == at::kFloat  ? all_finite<uint32_t>(values, 0x7F800000u)
-                      : type == at::kHalf ? all_finite<uint16_t>(values, 0x7C00u)
-                                          : all_finite<uint16_t>(values, 0x7F80u);
-  if (finite) return;
+  if (all_finite(values, type)) return;
   throw invalid_argument("[save] tensor '" + name + "' holds numbers that are not finite" +
                          (type == at::kFloat ? "" : ", or too large for the file's type (dtype)"));
 }
@@ -149,6 +146,12 @@ Json generation_config(const ModelConfig& config) {
 }
 
 }  // namespace
+
+bool all_finite(std::span<const std::byte> values, at::ScalarType type) {
+  return type == at::kFloat  ? no_special<uint32_t>(values, 0x7F800000u)
+         : type == at::kHalf ? no_special<uint16_t>(values, 0x7C00u)
+                             : no_special<uint16_t>(values, 0x7F80u);
+}
 
 TensorToWrite weight_to_write(const Parameter& parameter) {
   return to_write(parameter, file_type(parameter.is_matrix() ? parameter.matrix.dtype() : at::kFloat));

@@ -1,6 +1,7 @@
 // Writes a model as Hugging Face files.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "twinkle/core/safetensors.h"
@@ -17,6 +18,9 @@ struct SaveOptions {
 /// transformers.AutoModelForCausalLM.from_pretrained loads it. Tied heads are stored once. invalid_argument
 /// naming the tensor when a number is not finite as the file has it.
 void save_model(const CausalLM& model, const std::string& directory, const SaveOptions& options = {});
+
+/// Whether these numbers, fp32, fp16 or bf16, are numbers all.
+bool all_finite(std::span<const std::byte> values, at::ScalarType type);
 
 /// One weight as it would be written, in the type it has in memory. It must live until it is.
 TensorToWrite weight_to_write(const Parameter& parameter);

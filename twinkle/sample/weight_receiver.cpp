@@ -8,6 +8,7 @@
 #include "twinkle/core/crc32c.h"
 #include "twinkle/kernels/isa.h"
 #include "twinkle/kernels/packed_rows.h"
+#include "twinkle/model/save.h"
 #include "twinkle/model/weights_id.h"
 #include "twinkle/sample/weight_messages.h"
 
@@ -74,6 +75,10 @@ class IncomingModel {
     std::memcpy(plain_.data() + offset, bytes.data(), bytes.size());
     crc_ = crc32c(bytes, offset == 0 ? 0 : crc_);
     if (offset + static_cast<int64_t>(bytes.size()) < tensor.num_bytes()) return;
+    const auto whole = std::span(plain_).first(static_cast<size_t>(tensor.num_bytes()));
+    if (!all_finite(whole, type_of(tensor.dtype))) {
+      throw invalid_argument("[weights] tensor '" + tensor.name + "' holds numbers that are not finite");
+    }
     id_.add(tensor.name, tensor.dtype, tensor.shape, crc_);
     Parameter weight;
     weight.name = tensor.name;

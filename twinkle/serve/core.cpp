@@ -387,7 +387,8 @@ Core::Counts Core::counts() const {
     counts.waiting += load.operations;
     if (load.operations > 0) counts.waiting_of[owner] = load.operations;
   }
-  counts.models = static_cast<int64_t>(models_.size());
+  counts.models = std::ranges::count_if(
+      models_, [](const auto& entry) { return entry.second->queue.closed() != kUnloadNumber; });
   counts.samples = static_cast<int64_t>(samples_.size());
   counts.log_pending = log_->pending();
   counts.log_bytes = log_->size_bytes();

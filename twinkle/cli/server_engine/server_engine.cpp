@@ -61,7 +61,8 @@ class ServerEngine : public serve::Engine {
              .weights = weights_sample_id(model_.model()),
              .isa = std::string(isa_name(active_isa()))};
     if (model_.model().config().raw.contains("auto_map"))
-      std::fputs("note: the model's config.json names code of its own (auto_map), which is not run\n", stderr);
+      std::fputs("note: the model's config.json names code of its own (auto_map), which is not run\n",
+                 stderr);
     for (const int64_t id : model_.model().config().eos_token_ids)
       end_ids_.push_back(static_cast<int32_t>(id));
   }
