@@ -6,6 +6,7 @@ import http.client
 import random
 import threading
 import time
+import types
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # Asked once at the start, without a number to know them by.
@@ -61,6 +62,8 @@ class BadNetwork:
 
     def handle(self, request, body):
         fault = self.draw(request.path)
+        # What is sent aside may go when the connection is at its next request.
+        sent = types.SimpleNamespace(command=request.command, path=request.path, headers=request.headers)
         if fault in ("refuse", "reject"):
             said = b'{"detail": "so says the network"}'
             request.send_response(503 if fault == "refuse" else 422)
@@ -72,10 +75,10 @@ class BadNetwork:
         if fault == "hold":
             time.sleep(0.3)
         if fault == "twice":
-            threading.Thread(target=self.send_aside, args=(request, body), daemon=True).start()
+            threading.Thread(target=self.send_aside, args=(sent, body), daemon=True).start()
         reply, text = self.forward(request, body)
         if fault == "later":
-            threading.Timer(0.3, self.send_aside, (request, body)).start()
+            threading.Timer(0.3, self.send_aside, (sent, body)).start()
         request.send_response(reply.status)
         for name, value in reply.getheaders():
             if name.lower() not in ("connection", "transfer-encoding", "server", "date"):

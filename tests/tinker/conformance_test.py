@@ -198,7 +198,10 @@ def test_sent_twice_at_once(server):
     network = Watched(server.port, optim_step=["twice"] * 4 + ["later"] * 4)
     training = there(service(network.url).create_lora_training_client(base_model=stories(), rank=4, seed=3))
     losses = train(training, 51, 8)
-    time.sleep(0.5)
+    for _ in range(200):
+        if len(network.of("optim_step")) == 16:
+            break
+        time.sleep(0.1)
     requests = {}
     for _, body, status, text in network.of("optim_step"):
         assert status in (200, 202), text
