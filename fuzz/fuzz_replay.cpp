@@ -138,8 +138,8 @@ struct Server {
         core({.data_dir = dir,
               .gap_wait = std::chrono::milliseconds(0),
               .log_bytes = rewrites ? 0 : 1 << 20,
-              .now = [] { return 1e9; }},
-             store, fuzz::disk_in_memory()) {}
+              .world = {.clocks = {.wall = [] { return 1e9; }}, .disk = fuzz::disk_in_memory()}},
+             store) {}
 };
 
 }  // namespace

@@ -66,8 +66,10 @@ struct Api {
         store(dir + "/store.db"),
         keys(dir + "/store.db"),
         credentials(store, keys) {
-    core = std::make_unique<Core>(CoreOptions{.data_dir = dir, .gap_wait = std::chrono::milliseconds(0)},
-                                  store, fuzz::disk_in_memory());
+    core = std::make_unique<Core>(CoreOptions{.data_dir = dir,
+                                              .gap_wait = std::chrono::milliseconds(0),
+                                              .world = {.disk = fuzz::disk_in_memory()}},
+                                  store);
     core->start(std::make_unique<FakeEngine>());
     sessions = std::make_unique<SessionKeeper>(*core, store, 0);
     const TinkerOptions options{

@@ -13,8 +13,8 @@
 namespace twinkle::fuzz {
 
 /// Of a disk that forgets at a loss of power.
-inline serve::LogDisk disk_in_memory() {
-  serve::LogDisk disk = serve::LogDisk::system();
+inline serve::Disk disk_in_memory() {
+  serve::Disk disk;
   disk.sync = disk.sync_folder = [](int) { return 0; };
   return disk;
 }

@@ -28,15 +28,42 @@ TEST(CoreRestart, GoesOnAfterARestartWithTheSameBits) {
   EXPECT_EQ(rig.result("s:train:0:r999", kAnn), "missing");
 }
 
+// Whoever asks what came since is told of it, also when the clock was set back meanwhile.
+TEST(CoreRestart, TellsOfSamplesBehindThoseOfAnEarlierStart) {
+  const test::TempDir dir;
+  std::atomic<double> wall{1e9};
+  CoreOptions options;
+  options.world.clocks.wall = [&wall] { return wall.load(); };
+  Rig rig(dir / "data", options);
+  const auto sample = [&](int64_t seq) {
+    return rig.submit({.kind = OpKind::kSample,
+                       .owner = kAnn,
+                       .target = "s:sample:0",
+                       .seq = seq,
+                       .body = encode(SampleCall{.prompt = {1}, .seed = 7})});
+  };
+  const std::string first = sample(0);
+  rig.result(first, kAnn);
+  const uint64_t cursor = rig.core().completions("s:sample:0", 0, 0).cursor;
+  EXPECT_GT(cursor, uint64_t{1'800'000'000'000'000});  // which earlier servers gave
+  wall = 5e8;
+  rig.reopen();
+  const std::string second = sample(1);
+  rig.result(second, kAnn);
+  std::vector<std::string> told;
+  for (const auto& one : rig.core().completions("s:sample:0", 0, cursor).list) told.push_back(one.request_id);
+  EXPECT_EQ(told, (std::vector{first, second}));
+}
+
 // Its gradient waits for the step: whoever sends the call again must not add to it.
 TEST(CoreRestart, KnowsACallWhoseResultIsForgotten) {
   const test::TempDir dir;
-  std::atomic<double> now{1000};
-  Rig rig(dir / "data", {.result_seconds = 60, .now = [&now] { return now.load(); }});
+  HandClock clock(1000);
+  Rig rig(dir / "data", {.result_seconds = 60, .world = clock.world()});
   const std::string m = rig.make_model(kAnn);
   const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
   EXPECT_NE(rig.result(id, kAnn), "expired");
-  now = 1061;
+  clock = 1061;
   for (int i = 0; i < 100 && rig.result(id, kAnn) != "expired"; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(rig.submit(Rig::call(kAnn, m, 1, {1})), id);

@@ -133,13 +133,13 @@ TEST(Core, ShowsAResultToItsOwnerOnly) {
 
 TEST(Core, ForgetsResultsAfterTheirTime) {
   const test::TempDir dir;
-  std::atomic<double> now{1000};
-  CoreOptions options{.result_seconds = 60, .now = [&now] { return now.load(); }};
+  HandClock clock(1000);
+  CoreOptions options{.result_seconds = 60, .world = clock.world()};
   Rig rig(dir / "data", options);
   const std::string m = rig.make_model(kAnn);
   const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
   EXPECT_NE(rig.result(id, kAnn), "expired");
-  now = 1061;
+  clock = 1061;
   for (int i = 0; i < 100 && rig.result(id, kAnn) != "expired"; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(rig.result(id, kAnn), "expired");
@@ -148,13 +148,45 @@ TEST(Core, ForgetsResultsAfterTheirTime) {
   EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
 }
 
+// A call that comes in one turn with the step before it, and fails without the engine.
+TEST(Core, ARefusedCallBehindAStepSpoilsTheNextStep) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  const std::string m = rig.make_model(kAnn);
+  rig.run(Rig::call(kAnn, m, 1, {1}));
+  rig.seen().step_delay_ms = 200;
+  rig.submit(Rig::step(kAnn, m, 2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  rig.submit(Rig::call(kAnn, m, 3, {1}));
+  rig.submit(Rig::step(kAnn, m, 4));
+  Operation bad = Rig::call(kAnn, m, 5, {1});
+  bad.refused = "bad";
+  rig.submit(bad);
+  rig.submit(Rig::call(kAnn, m, 6, {1}));
+  EXPECT_HAS(rig.run(Rig::step(kAnn, m, 7)), "operation 5 failed: bad");
+}
+
+TEST(Core, KeepsResultsWhoeverSetsTheClock) {
+  const test::TempDir dir;
+  std::atomic<double> wall{1000};
+  CoreOptions options{.result_seconds = 60, .upkeep_wait = std::chrono::milliseconds(1)};
+  options.world.clocks.wall = [&wall] { return wall.load(); };
+  Rig rig(dir / "data", options);
+  const std::string m = rig.make_model(kAnn);
+  const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
+  EXPECT_NE(rig.result(id, kAnn), "expired");
+  wall = 1e9;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_NE(rig.result(id, kAnn), "expired");
+  EXPECT_EQ(rig.submit(Rig::call(kAnn, m, 1, {1})), id);
+}
+
 // Upkeep is not left undone because somebody samples at all times.
 TEST(Core, ForgetsResultsWhileSamplesGoOn) {
   const test::TempDir dir;
-  std::atomic<double> now{1000};
-  Rig rig(dir / "data", {.result_seconds = 60, .upkeep_wait = std::chrono::milliseconds(50), .now = [&now] {
-                           return now.load();
-                         }});
+  HandClock clock(1000);
+  Rig rig(dir / "data",
+          {.result_seconds = 60, .upkeep_wait = std::chrono::milliseconds(50), .world = clock.world()});
   const std::string m = rig.make_model(kAnn);
   const std::string id = rig.submit(Rig::call(kAnn, m, 1, {1}));
   EXPECT_NE(rig.result(id, kAnn), "expired");
@@ -165,7 +197,7 @@ TEST(Core, ForgetsResultsWhileSamplesGoOn) {
               .seq = 0,
               .body = encode(SampleCall{.prompt = {1}, .seed = 7})});
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  now = 1061;
+  clock = 1061;
   for (int i = 0; i < 100 && rig.result(id, kAnn) != "expired"; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(rig.result(id, kAnn), "expired");
@@ -391,8 +423,8 @@ TEST(Core, ComputesNoSampleThatWasCancelled) {
 
 TEST(Core, EndsSamplersOfSilentSessions) {
   const test::TempDir dir;
-  std::atomic<double> now{1000};
-  Rig rig(dir / "data", {.session_seconds = 60, .now = [&now] { return now.load(); }});
+  HandClock clock(1000);
+  Rig rig(dir / "data", {.session_seconds = 60, .world = clock.world()});
   const std::string m = rig.make_model(kAnn);
   rig.store().put(Session{.id = "s", .owner = kAnn, .created = 1000});
   for (int i = 0; i < 2; ++i) {
@@ -402,13 +434,13 @@ TEST(Core, EndsSamplersOfSilentSessions) {
   }
   const auto ended = [&] { return rig.store().sampler("s:sample:0", kAnn)->ended; };
   const std::string folder = dir / ("data/" + rig.store().sampler("s:sample:0", kAnn)->folder);
-  now = 1055;
-  rig.store().touch_session("s", now);
-  now = 1110;
+  clock = 1055;
+  rig.store().touch_session("s");
+  clock = 1110;
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   EXPECT_FALSE(ended());
   EXPECT_TRUE(is_directory(folder));
-  now = 1116;
+  clock = 1116;
   for (int i = 0; i < 100 && is_directory(folder); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_TRUE(ended());
@@ -417,8 +449,8 @@ TEST(Core, EndsSamplersOfSilentSessions) {
 
 TEST(Core, CountsWhatIsUsed) {
   const test::TempDir dir;
-  std::atomic<double> now{7200};
-  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(30), .now = [&now] { return now.load(); }});
+  HandClock clock(7200);
+  Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(30), .world = clock.world()});
   const std::string m = rig.make_model(kAnn);
   rig.run(Rig::call(kAnn, m, 1, {1, 2, 3}));
   rig.run(Rig::call(kAnn, m, 2, {4, 5}));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/serve/fake_engine.h"
+#include "tests/serve/hand_clock.h"
 #include "tests/temp_dir.h"
 #include "twinkle/serve/core.h"
 
@@ -23,15 +24,16 @@ class Rig {
 
   /// `failures`: so many calls of the engine's train() fail at first.
   explicit Rig(const std::string& dir, CoreOptions options = {.gap_wait = std::chrono::milliseconds(30)},
-               int failures = 0, LogDisk disk = LogDisk::system())
-      : dir_(dir), options_(std::move(options)), disk_(std::move(disk)) {
+               int failures = 0, Disk disk = {})
+      : dir_(dir), options_(std::move(options)) {
     seen_->failures = failures;
     options_.data_dir = dir_;
+    options_.world.disk = std::move(disk);
     make_directories(dir_);
     open();
   }
   Rig(const std::string& dir, CoreOptions options, std::shared_ptr<Seen> seen)
-      : dir_(dir), options_(std::move(options)), disk_(LogDisk::system()), seen_(std::move(seen)) {
+      : dir_(dir), options_(std::move(options)), seen_(std::move(seen)) {
     options_.data_dir = dir_;
     make_directories(dir_);
     open();
@@ -133,14 +135,13 @@ class Rig {
 
  private:
   void open() {
-    store_ = std::make_unique<Store>(dir_ + "/store.db");
-    core_ = std::make_unique<Core>(options_, *store_, disk_);
+    store_ = std::make_unique<Store>(dir_ + "/store.db", options_.world);
+    core_ = std::make_unique<Core>(options_, *store_);
     core_->start(std::make_unique<FakeEngine>(seen_));
   }
 
   std::string dir_;
   CoreOptions options_;
-  LogDisk disk_;
   std::shared_ptr<Seen> seen_ = std::make_shared<Seen>();
   std::unique_ptr<Store> store_;
   std::unique_ptr<Core> core_;

@@ -4,13 +4,16 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <thread>
 
+#include "twinkle/core/file_errors.h"
 #include "twinkle/core/files.h"
+#include "twinkle/serve/disk.h"
 #include "twinkle/serve/engine.h"
 
 namespace twinkle::serve {
@@ -25,6 +28,7 @@ class FakeEngine : public Engine {
     std::string weights = "base", isa = "plain";
     std::atomic<bool> hold_samples{false};             // they stay under way
     std::function<void(const char* moment)> on_write;  // of a snapshot: "begin", "end"; null: nobody asks
+    Disk disk;
   };
   explicit FakeEngine(std::shared_ptr<Seen> seen = std::make_shared<Seen>()) : seen_(std::move(seen)) {
     info_ = {.context = 64, .max_rank = 64, .weights = seen_->weights, .isa = seen_->isa};
@@ -44,14 +48,14 @@ class FakeEngine : public Engine {
   void save_model(const std::string& model, const std::string& folder, bool optimizer) override {
     const Model& m = models_.at(model);
     if (optimizer && m.calls > 0) throw conflict("[save] there are gradients");
-    write(m, folder);
+    write(m, folder, seen_->disk);
   }
   std::function<void()> capture_model(const std::string& model, const std::string& folder) override {
     const Model& m = models_.at(model);
     if (m.calls > 0) throw conflict("[save] there are gradients");
     return [m, folder, seen = seen_] {
       if (seen->on_write) seen->on_write("begin");
-      write(m, folder);
+      write(m, folder, seen->disk);
       if (seen->on_write) seen->on_write("end");
     };
   }
@@ -132,9 +136,25 @@ class FakeEngine : public Engine {
     double weight = 0, gradient = 0;
     int64_t calls = 0, steps = 0;
   };
-  static void write(const Model& m, const std::string& folder) {
-    make_directories(folder);
-    write_file_atomic(folder + "/weights.json", Json{{"weight", m.weight}, {"steps", m.steps}}.dump());
+  // Whole or not at all, and durable.
+  static void write(const Model& m, const std::string& folder, const Disk& disk) {
+    const std::string parent = std::filesystem::path(folder).parent_path().string(), fresh = folder + ".new";
+    make_directories(parent);
+    const auto rename = [&] { return disk.rename(fresh.c_str(), folder.c_str()) == 0; };
+    try {
+      remove_tree(disk, fresh);
+      if (disk.make_folder(fresh.c_str()) != 0) throw file_error("[fake] cannot make a folder", errno);
+      write_file(disk, fresh + "/weights.json", Json{{"weight", m.weight}, {"steps", m.steps}}.dump());
+      if (!rename()) {
+        if (errno != ENOTEMPTY && errno != EEXIST) throw file_error("[fake] cannot name a folder", errno);
+        remove_tree(disk, folder);
+        if (!rename()) throw file_error("[fake] cannot name a folder", errno);
+      }
+      sync_folder(disk, parent);
+    } catch (...) {
+      remove_tree(disk, fresh);
+      throw;
+    }
   }
   std::shared_ptr<Seen> seen_;
   EngineInfo info_;

@@ -100,7 +100,7 @@ TEST(Log, CutsOffAnUnacknowledgedGroupWithAHole) {
   std::vector<std::string> expected = {"kept"};
   {
     std::atomic<bool> hold{false};
-    LogDisk disk = LogDisk::system();
+    Disk disk;
     disk.write = [&hold, real = disk.write](int fd, const char* data, size_t size, int64_t offset) {
       while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return real(fd, data, size, offset);
@@ -212,7 +212,7 @@ TEST(Log, LosesNothingThatIsAppendedWhileItIsWrittenAnew) {
 // Nobody waits while the most of it is copied: here the disk does not go on until an append is durable.
 TEST(Log, AcknowledgesWhileItIsWrittenAnew) {
   const test::TempDir dir;
-  LogDisk disk = LogDisk::system();
+  Disk disk;
   std::atomic<bool> rewriting{false};
   std::promise<void> begun, durable;
   disk.sync = [&, system = disk.sync](int fd) {
@@ -240,18 +240,21 @@ TEST(Log, AcknowledgesWhileItIsWrittenAnew) {
 // start has what was.
 TEST(Log, BreaksWhereTheNewNameMayNotLast) {
   const test::TempDir dir;
-  LogDisk disk = LogDisk::system();
-  disk.sync_folder = [](int) {
+  Disk disk;
+  bool fails = false;
+  disk.sync_folder = [&, real = disk.sync_folder](int fd) {
+    if (!fails) return real(fd);
     errno = EIO;
     return -1;
   };
   {
-    Log log(dir / "log", [](std::string_view) {}, LogDisk::system());
+    Log log(dir / "log", [](std::string_view) {}, Disk{});
     log.append("a", nullptr);
     log.append("b", nullptr);
   }
   {
     Log log(dir / "log", [](std::string_view) {}, disk);
+    fails = true;
     EXPECT_FALSE(log.broken());
     EXPECT_THROW(log.rewrite(only_b, [] { return "closing"; }), Error);
     EXPECT_TRUE(log.broken());
@@ -267,7 +270,7 @@ TEST(Log, StaysWhenItCanNotBeWrittenAnew) {
   for (const std::string step : {"write", "sync", "rename"}) {
     const test::TempDir dir;
     {
-      LogDisk disk = LogDisk::system();
+      Disk disk;
       std::atomic<bool> full{false};
       const auto fails = [&](const char* name) {
         if (!full || step != name) return false;
@@ -324,7 +327,7 @@ TEST(Log, FailsAppendsThatTheDiskRefuses) {
   const test::TempDir dir;
   std::atomic<bool> full{false};
   {
-    LogDisk disk = LogDisk::system();
+    Disk disk;
     disk.write = [&full, real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
       if (!full) return real(fd, data, size, offset);
       if (size > 5) return real(fd, data, 5, offset);  // a part fits
@@ -351,7 +354,7 @@ TEST(Log, FailsAppendsThatTheDiskRefuses) {
 TEST(Log, WritesNothingBehindARecordThatHadToBeThere) {
   const test::TempDir dir;
   {
-    LogDisk disk = LogDisk::system();
+    Disk disk;
     disk.write = [real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
       if (size < 1000) return real(fd, data, size, offset);
       errno = ENOSPC;
@@ -378,7 +381,7 @@ TEST(Log, WritesNothingBehindARecordThatHadToBeThere) {
 TEST(Log, TrustsNothingAfterAFailedSync) {
   const test::TempDir dir;
   std::atomic<bool> fails{false};
-  LogDisk disk = LogDisk::system();
+  Disk disk;
   disk.sync = [&fails, real = disk.sync](int fd) {
     if (!fails) return real(fd);
     errno = EIO;

@@ -39,8 +39,8 @@ std::string file_of(int fd) {
   return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
 }
 
-LogDisk deadly_disk(Death& death) {
-  LogDisk disk = LogDisk::system();
+Disk deadly_disk(Death& death) {
+  Disk disk;
   disk.write = [&death, system = disk.write](int fd, const char* data, size_t size, int64_t at) -> long {
     const bool fresh = file_of(fd).ends_with(".new");
     if (!fresh && std::string_view(data, size).find("\"snapshot\"") == std::string_view::npos)

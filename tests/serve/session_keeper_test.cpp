@@ -10,21 +10,16 @@
 namespace twinkle::serve {
 namespace {
 
-struct Clock {
-  std::shared_ptr<std::atomic<double>> seconds = std::make_shared<std::atomic<double>>(1000.0);
-  CoreOptions options() const {
-    return {.gap_wait = std::chrono::milliseconds(30),
-            .now = [seconds = seconds] { return seconds->load(); }};
-  }
-  void pass(double more) { *seconds = *seconds + more; }
-};
+CoreOptions options_with(const HandClock& clock) {
+  return {.gap_wait = std::chrono::milliseconds(30), .world = clock.world()};
+}
 
 using Names = std::vector<std::string>;
 
 TEST(SessionKeeper, EndsWhatIsSilent) {
   const test::TempDir dir;
-  Clock clock;
-  Rig rig(dir.path(), clock.options());
+  HandClock clock(1000);
+  Rig rig(dir.path(), options_with(clock));
   for (const char* id : {"quiet", "loud"}) rig.store().put(Session{.id = id, .owner = "ann"});
   SessionKeeper keeper(rig.core(), rig.store(), 300);
   clock.pass(299);
@@ -50,8 +45,8 @@ TEST(SessionKeeper, EndsWhatIsSilent) {
 
 TEST(SessionKeeper, EndsWhatItsClientHasFinished) {
   const test::TempDir dir;
-  Clock clock;
-  Rig rig(dir.path(), clock.options());
+  HandClock clock(1000);
+  Rig rig(dir.path(), options_with(clock));
   for (const char* id : {"over", "open"}) rig.store().put(Session{.id = id, .owner = "ann"});
   SessionKeeper keeper(rig.core(), rig.store(), 0);
   rig.store().finish_session("over", "ann", "success");
@@ -62,8 +57,8 @@ TEST(SessionKeeper, EndsWhatItsClientHasFinished) {
 
 TEST(SessionKeeper, EndsNoneWhileAnOperationRuns) {
   const test::TempDir dir;
-  Clock clock;
-  Rig rig(dir.path(), clock.options());
+  HandClock clock(1000);
+  Rig rig(dir.path(), options_with(clock));
   rig.store().put(Session{.id = "s", .owner = "ann"});
   SessionKeeper keeper(rig.core(), rig.store(), 10);
   const std::string model = rig.make_model("ann");
@@ -78,8 +73,8 @@ TEST(SessionKeeper, EndsNoneWhileAnOperationRuns) {
 
 TEST(SessionKeeper, WhatASessionSavedStaysAndItsModelsGo) {
   const test::TempDir dir;
-  Clock clock;
-  Rig rig(dir.path(), clock.options());
+  HandClock clock(1000);
+  Rig rig(dir.path(), options_with(clock));
   rig.store().put(Session{.id = "s", .owner = "ann"});
   SessionKeeper keeper(rig.core(), rig.store(), 10);
   const std::string model = rig.make_model("ann");
@@ -99,7 +94,7 @@ TEST(SessionKeeper, WhatASessionSavedStaysAndItsModelsGo) {
   EXPECT_FALSE(std::filesystem::exists(dir / folder));
   EXPECT_EQ(rig.core().counts().models, 0);
   EXPECT_FALSE(rig.store().sampler("s:sample:0", "ann"));
-  EXPECT_TRUE(rig.store().checkpoint("tinker://" + model + "/weights/kept", "ann", *clock.seconds));
+  EXPECT_TRUE(rig.store().checkpoint("tinker://" + model + "/weights/kept", "ann", rig.core().now()));
   // What comes for it is refused through its future, also after a restart, and makes nothing anew.
   Operation late = Rig::call("ann", model, 3, {1});
   late.ended = true;

@@ -18,13 +18,14 @@ constexpr const char* kAnn = "ann";
 
 // A server without its sockets.
 struct Api {
-  explicit Api(const std::string& dir, LogDisk disk = LogDisk::system(), TinkerOptions options = {},
+  explicit Api(const std::string& dir, Disk disk = {}, TinkerOptions options = {},
                CoreOptions core_options = {.gap_wait = std::chrono::milliseconds(30)})
       : store(made(dir) + "/store.db"), keys(dir + "/store.db"), credentials(store, keys) {
     options.model_names = {"base"};
     options.data_dir = dir;
     core_options.data_dir = dir;
-    core = std::make_unique<Core>(core_options, store, std::move(disk));
+    core_options.world.disk = std::move(disk);
+    core = std::make_unique<Core>(core_options, store);
     core->start(std::make_unique<FakeEngine>());
     sessions = std::make_unique<SessionKeeper>(*core, store, 0);
     api = std::make_unique<TinkerApi>(*core, store, credentials, admission, *sessions, options,
@@ -109,7 +110,7 @@ struct Api {
 TEST(TinkerApi, TellsThatTheDiskIsFull) {
   const test::TempDir dir;
   std::atomic<bool> full{false};
-  LogDisk disk = LogDisk::system();
+  Disk disk;
   disk.write = [&full, real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
     if (!full) return real(fd, data, size, offset);
     errno = ENOSPC;
@@ -153,7 +154,7 @@ TEST(TinkerApi, AModelThatWasUnloadedMakesRoomForAnother) {
 TEST(TinkerApi, WaitsForTheDiskNoLongerThanADeadline) {
   const test::TempDir dir;
   std::atomic<bool> hangs{false};
-  LogDisk disk = LogDisk::system();
+  Disk disk;
   disk.sync = [&hangs, real = disk.sync](int fd) {
     while (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return real(fd);
@@ -172,7 +173,7 @@ TEST(TinkerApi, WaitsForTheDiskNoLongerThanADeadline) {
 // A client asks again at once after 408, and is silent about it.
 TEST(TinkerApi, APollEndsWithTheStateOfTheQueueOrWithTheResult) {
   const test::TempDir dir;
-  Api api(dir / "data", LogDisk::system(), {.poll = std::chrono::milliseconds(100)},
+  Api api(dir / "data", {}, {.poll = std::chrono::milliseconds(100)},
           {.gap_wait = std::chrono::milliseconds(450)});
   const std::string model = api.model(api.session());
   const Json behind_a_gap = api.post("optim_step", {{"model_id", model}, {"seq_id", 2}});
@@ -313,7 +314,7 @@ TEST(TinkerApi, TellsWhichSamplesAreDone) {
     return api.post("retrieve_futures", body);
   };
   {
-    Api api(dir / "data", LogDisk::system(), {.poll = std::chrono::milliseconds(300)});
+    Api api(dir / "data", Disk{}, {.poll = std::chrono::milliseconds(300)});
     sampler =
         api.post("create_sampling_session",
                  {{"session_id", api.session()}, {"sampling_session_seq_id", 0}, {"base_model", "base"}})
@@ -389,7 +390,7 @@ TEST(TinkerApi, GivesOutAddressesUnderWhichItIsReached) {
   TinkerOptions options;
   options.scheme = "https";
   options.path_prefix = "/team";
-  Api api(dir / "data", LogDisk::system(), options);
+  Api api(dir / "data", Disk{}, options);
   const std::string model = api.model(api.session());
   api.result(api.post("save_weights", {{"model_id", model}, {"seq_id", 1}, {"path", "x"}}));
   const HttpReply reply =

@@ -13,7 +13,7 @@ uint64_t AckWaits::add(HttpServer::Respond respond) {
   {
     const std::lock_guard lock(mutex_);
     ticket = next_++;
-    waiting_[ticket] = {std::chrono::steady_clock::now() + deadline_, std::move(respond)};
+    waiting_[ticket] = {clocks_.steady() + deadline_, std::move(respond)};
     watch = !std::exchange(watched_, true);
   }
   if (watch) after_(deadline_, [this] { answer_late(); });
@@ -31,7 +31,7 @@ void AckWaits::answer_late() {
   auto pause = deadline_;
   {
     const std::lock_guard lock(mutex_);
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = clocks_.steady();
     while (!waiting_.empty() && waiting_.begin()->second.until <= now) {
       late.push_back(std::move(waiting_.begin()->second.respond));
       waiting_.erase(waiting_.begin());

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "twinkle/serve/clocks.h"
 #include "twinkle/serve/http.h"
 
 namespace twinkle::serve {
@@ -16,7 +17,8 @@ class AckWaits {
  public:
   using After = std::function<void(std::chrono::milliseconds, std::function<void()>)>;
   /// `after` runs a function later; what it runs must not outlive this.
-  AckWaits(After after, std::chrono::milliseconds deadline) : after_(std::move(after)), deadline_(deadline) {}
+  AckWaits(After after, const Clocks& clocks, std::chrono::milliseconds deadline)
+      : after_(std::move(after)), clocks_(clocks), deadline_(deadline) {}
 
   uint64_t add(HttpServer::Respond respond);
   /// The reply to be made now; null when it has been made.
@@ -24,12 +26,13 @@ class AckWaits {
 
  private:
   struct Waiting {
-    std::chrono::steady_clock::time_point until;
+    Clock::time_point until;
     HttpServer::Respond respond;
   };
   void answer_late();
 
   After after_;
+  Clocks clocks_;
   std::chrono::milliseconds deadline_;
   std::mutex mutex_;
   std::map<uint64_t, Waiting> waiting_;  // the oldest first

@@ -5,12 +5,13 @@
 
 namespace twinkle::serve {
 
-void check_basis(const std::string& data_dir, const EngineInfo& engine, bool has_models, bool accept_change) {
+void check_basis(const Disk& disk, const std::string& data_dir, const EngineInfo& engine, bool has_models,
+                 bool accept_change) {
   const std::string path = data_dir + "/basis.json";
   const Json now = {{"weights", engine.weights}, {"isa", engine.isa}};
   if (file_exists(path)) {
     Json before;
-    const auto problem = try_parse_json(read_file(path), before);
+    const auto problem = try_parse_json(disk.map(path).text(), before);
     if (!problem && before == now) return;
     const auto named = [&](const char* key) { return before.contains(key) && before.at(key).is_string(); };
     if (problem || !before.is_object() || !named("weights") || !named("isa")) {
@@ -31,7 +32,7 @@ void check_basis(const std::string& data_dir, const EngineInfo& engine, bool has
                      ", use another --data-dir, or say --accept-engine-change");
     }
   }
-  write_file_atomic(path, now.dump(2) + "\n");
+  write_file(disk, path, now.dump(2) + "\n");
 }
 
 }  // namespace twinkle::serve

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "twinkle/serve/disk.h"
 #include "twinkle/serve/engine.h"
 
 namespace twinkle::serve {
@@ -12,6 +13,7 @@ namespace twinkle::serve {
 /// `basis.json` says and writes the file where there is none. `has_models`: the folder holds some, which
 /// would go on otherwise; without any, or with `accept_change`, a difference only changes the file. conflict
 /// that says how to start instead.
-void check_basis(const std::string& data_dir, const EngineInfo& engine, bool has_models, bool accept_change);
+void check_basis(const Disk& disk, const std::string& data_dir, const EngineInfo& engine, bool has_models,
+                 bool accept_change);
 
 }  // namespace twinkle::serve

@@ -1,7 +1,5 @@
 #include "twinkle/serve/core.h"
 
-#include <chrono>
-
 #include "twinkle/core/caught.h"
 #include "twinkle/core/files.h"
 #include "twinkle/serve/basis.h"
@@ -24,18 +22,11 @@ Error error_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-Core::Core(CoreOptions options, Store& store, LogDisk disk) : options_(std::move(options)), store_(store) {
-  if (!options_.now) {
-    options_.now = [] {
-      return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    };
-  }
+Core::Core(CoreOptions options, Store& store) : options_(std::move(options)), store_(store) {
   if (!options_.monitor) options_.monitor = std::make_shared<Monitor>();
   rewrite_at_ = options_.log_bytes;
-  make_directories(options_.data_dir);
-  // Places of a later start come behind those of an earlier one.
-  next_place_ = static_cast<uint64_t>(std::max(0.0, now()) * 1e6) + 1;
-  recover(std::move(disk));
+  make_folders(options_.world.disk, options_.data_dir, {"log", "snapshots", "checkpoints", "samplers"});
+  recover();
 }
 
 Core::~Core() {
@@ -52,7 +43,8 @@ Core::~Core() {
 }
 
 void Core::start(std::unique_ptr<Engine> engine) {
-  check_basis(options_.data_dir, engine->info(), store_.has_models(), options_.accept_engine_change);
+  check_basis(options_.world.disk, options_.data_dir, engine->info(), store_.has_models(),
+              options_.accept_engine_change);
   engine_ = std::move(engine);
   started_ = true;
   thread_ = std::thread([this] { run(); });
@@ -96,7 +88,7 @@ void Core::submit(Operation op, OnAccepted on_accepted) {
     // Numbers that were claimed and are not durable yet are not in the queue.
     while (by_number_.contains(number_key(op.target, op.seq))) ++op.seq;
   }
-  op.arrived = std::chrono::steady_clock::now();
+  op.arrived = clocks().steady();
   op.accepted = now();
   if (of_model) last_requests_[op.target] = op.accepted;
   charge(op);
@@ -182,11 +174,15 @@ void Core::finish(const OpPtr& op, Result result) {
   }
   options_.monitor->finished(*op, result);
   auto shared = std::make_shared<const Result>(std::move(result));
-  // A failure of the disk here takes nothing back: carried out again, the operation has the same result. But
-  // none behind it may become durable: at a start an operation without a result came too late for those.
+  // A failure of the disk here takes nothing back: carried out again, the operation has the same result,
+  // unless it was the server that failed, so that is not told. But none behind it may become durable: at a
+  // start an operation without a result came too late for those.
   log_->append(
       result_record(op->request_id, *shared),
-      [this, id = op->request_id, shared](std::exception_ptr) { deliver(id, shared); }, true);
+      [this, id = op->request_id, shared](const std::exception_ptr& error) {
+        if (!error || shared->kind != Result::Kind::kServerError) deliver(id, shared);
+      },
+      true);
 }
 
 void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> result) {
@@ -203,7 +199,7 @@ void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> 
     // What only reads has no effect that a restart would have to bring back.
     const bool replayed = future.head.kind != OpKind::kSample && future.queued && !future.head.forward_only;
     if (!replayed) future.op.reset();
-    future.done = now();
+    future.done = clocks().steady();
     remember_result(found->second, std::move(result));
     waiters.swap(future.waiters);
     outcome = outcome_of(future);

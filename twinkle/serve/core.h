@@ -31,6 +31,7 @@
 #include "twinkle/serve/model_queue.h"
 #include "twinkle/serve/monitor.h"
 #include "twinkle/serve/store.h"
+#include "twinkle/serve/world.h"
 
 namespace twinkle::serve {
 
@@ -51,15 +52,15 @@ struct CoreOptions {
   size_t sampler_weights = 64;                  // versions in memory
   size_t samples_in_flight = 4096;
   bool accept_engine_change = false;  // models go on, on another base or instruction set than before
-  std::function<double()> now;        // seconds since 1970; null: the clock
   std::function<int64_t(const std::string& owner)> priority;  // 1 to 100; null: all the same
   std::shared_ptr<Monitor> monitor;  // told of what is done; null: one that nobody reads
+  World world;
 };
 
 class Core {
  public:
   /// Opens the data folder and reads the log. Nothing is carried out before start().
-  Core(CoreOptions options, Store& store, LogDisk disk = LogDisk::system());
+  Core(CoreOptions options, Store& store);
   /// Ends the pass under way and snapshots what it can; the rest is in the log.
   ~Core();
   /// Carries out from here on. conflict where the folder's models were trained on another base or instruction
@@ -132,7 +133,9 @@ class Core {
     std::map<std::string, int64_t> waiting_of;  // operations by owner
   };
   Counts counts() const;
-  double now() const { return options_.now(); }
+  /// Seconds since 1970.
+  double now() const { return clocks().wall(); }
+  const Clocks& clocks() const { return options_.world.clocks; }
 
  private:
   struct Future {
@@ -141,7 +144,7 @@ class Core {
     bool durable = false, queued = false;
     std::vector<OnAccepted> acks;
     std::shared_ptr<const Result> result;
-    double done = 0;
+    Clock::time_point done;
     uint64_t place = 0;  // among the completions of its sampler
     std::map<uint64_t, OnOutcome> waiters;
   };
@@ -181,9 +184,11 @@ class Core {
 
   // Opening and keeping (core_state.cpp, core_snapshots.cpp).
   struct Recovered;
-  void recover(LogDisk disk);
+  void recover();
   void read_record(Recovered& found, std::string_view record);
   void requeue(Recovered& found);
+  std::string numbers_record() const;  // under mutex_
+  void note_start();
   void remove_stray_snapshots();
   bool can_snapshot(const Model& model) const;
   bool snapshot_is_due(const Model& model) const;
@@ -225,20 +230,21 @@ class Core {
   // Carrying out (core_run.cpp), on the one thread.
   void run();
   bool train_round();
-  std::vector<Turn> take_turns(std::chrono::steady_clock::time_point now);
+  std::vector<Turn> take_turns(Clock::time_point now);
   void carry_out_alone(Turn& turn);
   void make_resident(const Turn& turn);
   Json create_model(const Operation& op);
   Json load_weights(Turn& turn, const Operation& op);
   Json save_weights(Turn& turn, const Operation& op);
   Json save_for_sampler(const Operation& op);
+  void before_store_changes();
   void run_merged(std::vector<Turn>& turns);
   void before_step(Turn& turn);
   void run_works(const std::vector<std::pair<Turn*, OpPtr>>& items);
   void redo(Turn& turn);
   void discard(const std::string& id);
   bool sample_round();
-  bool sample_for_a_while(std::chrono::steady_clock::time_point begin, Monitor::Pass& pass);
+  bool sample_for_a_while(Clock::time_point begin, Monitor::Pass& pass);
   void begin_samples();
   void drop_cancelled();
   void count_usage(const Operation& op, const std::string& session, const std::string& base_model,
@@ -260,12 +266,13 @@ class Core {
   std::map<std::string, std::unique_ptr<Model>> models_;
   std::deque<OpPtr> samples_;
   std::map<std::string, OwnerLoad> loads_;
-  std::map<std::string, int64_t> unanswered_of_;     // operations without a result, by target
-  std::map<std::string, double> last_requests_;      // by target
-  std::map<double, std::vector<FuturePtr>> by_age_;  // those with a result
+  std::map<std::string, int64_t> unanswered_of_;                // operations without a result, by target
+  std::map<std::string, double> last_requests_;                 // by target
+  std::map<Clock::time_point, std::vector<FuturePtr>> by_age_;  // those with a result
   int64_t result_bytes_ = 0, waiting_bytes_ = 0;
   std::map<std::string, std::map<uint64_t, FuturePtr>> by_sampler_;  // those with a result, by place
-  uint64_t next_place_ = 1;
+  uint64_t next_place_ = 0, first_place_ = 0;                        // first: of this start
+  std::atomic<bool> start_noted_{true};                              // the log has it, or will
   std::map<uint64_t, AnyWaiter> any_waiters_;
   bool cancelled_ = false;  // a sample that is being computed
   uint64_t next_id_ = 1, next_waiter_ = 1;
@@ -281,7 +288,7 @@ class Core {
   std::unordered_map<uint64_t, InFlight> sampling_;  // by ticket
   struct InLine {
     std::string model;
-    std::optional<std::chrono::steady_clock::time_point> until;  // from when on others go first
+    std::optional<Clock::time_point> until;  // from when on others go first
   };
   std::deque<InLine> line_;                       // models whose snapshot is due
   std::map<std::string, uint64_t> weights_used_;  // when each was
@@ -289,8 +296,8 @@ class Core {
   std::set<std::string> lost_;  // models that could not be brought back after a restart
   bool sweep_ = true;           // there may be folders of checkpoints that nobody has
   std::map<std::tuple<double, std::string, std::string, std::string, std::string>, int64_t> used_;
-  std::chrono::steady_clock::time_point last_housekeeping_{};
-  std::chrono::steady_clock::duration train_time_{};
+  Clock::time_point last_housekeeping_{};
+  Clock::duration train_time_{};
 
   std::atomic<int64_t> rewrite_at_{0};  // the log's size
   Background files_{"snapshot"}, removing_{"removal"}, rewriting_{"log"};

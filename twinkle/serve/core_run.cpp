@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "twinkle/core/caught.h"
-#include "twinkle/core/clock.h"
 #include "twinkle/serve/core.h"
 #include "twinkle/serve/stored.h"
 
@@ -57,11 +56,11 @@ void Core::run() {
     std::unique_lock lock(mutex_);
     if (stopping_) break;
     if (busy || !samples_.empty()) continue;
-    auto until = Clock::now() + options_.upkeep_wait;
+    auto until = clocks().steady() + options_.upkeep_wait;
     for (const auto& [id, model] : models_) {
       if (const auto at = model->queue.ready_at()) until = std::min(until, *at);
     }
-    if (until > Clock::now()) changed_.wait_until(lock, until);
+    changed_.wait_for(lock, clocks().nap(until));
   }
   snapshot_all();
   try {
@@ -99,7 +98,7 @@ std::vector<Core::Turn> Core::take_turns(Clock::time_point now) {
 }
 
 bool Core::train_round() {
-  const auto begin = Clock::now();
+  const auto begin = clocks().steady();
   std::vector<Turn> turns = take_turns(begin);
   if (turns.empty()) return false;
   std::vector<Turn> merged;
@@ -119,7 +118,7 @@ bool Core::train_round() {
     }
   }
   if (!merged.empty()) run_merged(merged);
-  train_time_ = Clock::now() - begin;
+  train_time_ = clocks().steady() - begin;
   return true;
 }
 
@@ -215,6 +214,13 @@ Json Core::load_weights(Turn& turn, const Operation& op) {
   return {{"path", from}, {"model_id", op.target}, {"folder", folder}};
 }
 
+// What the store says of an operation must not be seen by one that came before it, which a start would carry
+// out again: the results of all of those are durable first.
+void Core::before_store_changes() {
+  log_->flush();
+  if (log_->broken()) throw unavailable("[save] the log takes nothing any more");
+}
+
 Json Core::save_weights(Turn& turn, const Operation& op) {
   const auto model = store_.model(op.target, op.owner);
   if (!model) throw not_found("[save] this model does not exist");
@@ -234,18 +240,32 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
   const auto old = store_.checkpoint(checkpoint.path(), op.owner, now());
   if (old && old->operation != op.id && !op.args.at("overwrite").get<bool>())
     throw conflict("ResourceAlreadyExists: there is a checkpoint '" + checkpoint.path() + "' already");
+  const auto answer = [&](const Checkpoint& saved) {
+    Json out = {{"path", saved.path()}};
+    if (saved.kind == "external_weights") out["size_bytes"] = saved.bytes;
+    return out;
+  };
+  if (old && old->operation == op.id && is_directory(path(old->folder)))
+    return answer(*old);  // its result was lost, in a crash
   const int64_t most_bytes = whole_or<int64_t>(op.args, "most_checkpoint_bytes", 0);
-  if (most_bytes > 0 && !(old && old->operation == op.id))  // else it was there before a restart
+  if (most_bytes > 0 && !(old && old->operation == op.id))
     store_.check_checkpoint_bytes(op.owner, most_bytes, now());
   ModelQueue& queue = turn.model->queue;
   const bool gradients = checkpoint.optimizer && queue.has_pending();
   if (gradients) discard(turn.id);
   std::exception_ptr failed;
   try {
+    removing_.wait();  // of what an earlier try left under this name
     engine_->save_model(op.target, path(checkpoint.folder), checkpoint.optimizer);
     for (const auto& file : fs::directory_iterator(path(checkpoint.folder)))
       checkpoint.bytes += static_cast<int64_t>(file.file_size());
-    store_.put(checkpoint);
+    before_store_changes();
+    try {
+      store_.put(checkpoint);
+    } catch (...) {  // the disk may have it all the same
+      old ? store_.put(*old) : store_.remove(checkpoint);
+      throw;
+    }
     count_usage(op, model->session, model->base_model, "checkpoint", 1);
     sweep_ = true;  // another may have had this name
   } catch (...) {
@@ -259,9 +279,7 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
     }
   }
   if (failed) std::rethrow_exception(failed);
-  Json answer = {{"path", checkpoint.path()}};
-  if (checkpoint.kind == "external_weights") answer["size_bytes"] = checkpoint.bytes;
-  return answer;
+  return answer(checkpoint);
 }
 
 // Weights that only one sampler has.
@@ -277,10 +295,15 @@ Json Core::save_for_sampler(const Operation& op) {
   if (const auto known = store_.sampler(sampler.id, op.owner)) {
     if (known->folder != sampler.folder)
       throw conflict("[save_weights_for_sampler] the sampler '" + sampler.id + "' has other weights already");
-    sampler.clients = known->clients;  // again after a restart
+    if (is_directory(path(known->folder)))  // its result was lost, in a crash
+      return {{"sampling_session_id", sampler.id}};
+    sampler.clients = known->clients;
   }
+  removing_.wait();  // of what an earlier try left under this name
   engine_->save_model(op.target, path(sampler.folder), false);
+  before_store_changes();
   store_.put(sampler);
+  store_.touch_session(sampler.session);
   return {{"sampling_session_id", sampler.id}};
 }
 
@@ -376,6 +399,8 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
       adam.weight_decay = op->args.at("weight_decay");
       adam.grad_clip_norm = op->args.at("grad_clip_norm");
       works.push_back({.model = turn->id, .kind = TrainWork::Kind::kStep, .adam = adam});
+      // The calls behind it are the next one's, also those that fail below without the engine.
+      turn->model->queue.clear_gradients();
       run.emplace_back(turn, op);
       continue;
     }
@@ -394,14 +419,14 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
   }
   if (works.empty()) return;
   Monitor::Pass pass{.begin = now(), .operations = static_cast<int64_t>(works.size())};
-  const auto begin = Clock::now();
+  const auto begin = clocks().steady();
   std::vector<TrainDone> done;
   try {
     done = engine_->train(works);
   } catch (...) {  // a bug, or no memory
     done.assign(works.size(), {.error = caught_error("server")});
   }
-  pass.seconds = seconds_since(begin);
+  pass.seconds = seconds_since(clocks(), begin);
   std::set<std::string> models;
   for (const auto& work : works) {
     models.insert(work.model);
@@ -417,7 +442,6 @@ void Core::run_works(const std::vector<std::pair<Turn*, OpPtr>>& items) {
     model.bytes += static_cast<int64_t>(op->body.size());
     const auto& error = done[i].error;
     if (op->kind == OpKind::kOptimStep) {
-      model.queue.clear_gradients();
       if (!error && !op->known)
         options_.monitor->stepped(*op, done[i].step, done[i].grad_norm.value_or(0), now());
       // Not "step": clients put these beside their own numbers of a step, under that name.
@@ -511,11 +535,11 @@ void Core::drop_cancelled() {
 
 // Passes until nothing is left to sample, or for as long as the last training took when training waits.
 bool Core::sample_round() {
-  const auto begin = Clock::now();
+  const auto begin = clocks().steady();
   Monitor::Pass pass{.begin = now(), .training = false};
   const bool any = sample_for_a_while(begin, pass);
   if (!any) return false;
-  pass.seconds = seconds_since(begin);
+  pass.seconds = seconds_since(clocks(), begin);
   options_.monitor->pass(pass);
   options_.monitor->engine(engine_->counts());
   return true;
@@ -553,7 +577,7 @@ bool Core::sample_for_a_while(Clock::time_point begin, Monitor::Pass& pass) {
       }
       finish(op, done.error ? failure_of(*done.error) : Result{Result::Kind::kSample, encode(done)});
     }
-    const auto now = Clock::now();
+    const auto now = clocks().steady();
     const std::lock_guard lock(mutex_);
     if (stopping_) return true;
     const bool training = std::ranges::any_of(models_, [&](const auto& entry) {

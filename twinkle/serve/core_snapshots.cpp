@@ -79,7 +79,7 @@ std::set<const Core::Turn*> Core::turns_to_snapshot(const std::vector<Turn>& tur
     joining.emplace(turn.model->kept.size(), turn.id);
   }
   for (const auto& [kept, model] : joining) line_.push_back({.model = model});
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = clocks().steady();
   size_t free = kSnapshotsInFlight - std::min(kSnapshotsInFlight, files_.size());
   std::set<const Turn*> out;
   for (auto it = line_.begin(); it != line_.end() && free > 0;) {
@@ -206,10 +206,7 @@ void Core::snapshot_all() {
 
 void Core::remove_folder(const std::string& folder) {
   if (folder.empty()) return;
-  removing_.add([at = path(folder)] {
-    std::error_code ignored;
-    fs::remove_all(at, ignored);
-  });
+  removing_.add([this, at = path(folder)] { remove_tree(options_.world.disk, at); });
 }
 
 // Writing the log anew.
@@ -264,7 +261,7 @@ void Core::rewrite_log() {
   log_->rewrite([&](std::string_view record) { return needed(record); },
                 [this] {
                   const std::lock_guard lock(mutex_);
-                  return join_record({{"record", "next"}, {"id", next_id_}}, "");
+                  return numbers_record();
                 });
   // What is needed may be more than the log should have: then it is not written anew all the time.
   rewrite_at_ = std::max(options_.log_bytes, 2 * log_->size_bytes());

@@ -11,6 +11,11 @@ namespace twinkle::serve {
 
 namespace fs = std::filesystem;
 
+namespace {
+// The first is behind the microseconds since 1970, which places began with once.
+constexpr uint64_t kPlacesOfAStart = uint64_t{1} << 40, kFirstPlace = 2048 * kPlacesOfAStart;
+}  // namespace
+
 // Opening.
 
 struct Core::Recovered {
@@ -38,7 +43,7 @@ void Core::read_record(Recovered& found, std::string_view record) {
     const auto future = found.by_request.find(head.at("request").get<std::string>());
     if (future == found.by_request.end()) return;
     future->second->result = std::make_shared<const Result>(result_from(head, body));
-    future->second->done = now();
+    future->second->done = clocks().steady();
   } else if (kind == "snapshot") {
     Snapshot& snapshot = found.snapshots[head.at("model")];
     snapshot = Snapshot::from(head);
@@ -46,18 +51,35 @@ void Core::read_record(Recovered& found, std::string_view record) {
     next_id_ = std::max(next_id_, snapshot.number() + 1);
   } else if (kind == "next") {
     next_id_ = std::max(next_id_, whole<uint64_t>(head.at("id")));
+    first_place_ = std::max(first_place_, static_cast<uint64_t>(whole_or<int64_t>(head, "place", 0)));
   } else {
     throw unavailable("[log] a record of kind '" + kind + "', which this version does not know");
   }
 }
 
-void Core::recover(LogDisk disk) {
+void Core::recover() {
   Recovered found;
   log_ = std::make_unique<Log>(
       options_.data_dir + "/log",
-      [&](std::string_view record) { from_head([&] { read_record(found, record); }); }, std::move(disk));
+      [&](std::string_view record) { from_head([&] { read_record(found, record); }); }, options_.world.disk);
+  // Behind all that were given before, whatever the clocks say.
+  next_place_ = first_place_ = std::max(first_place_ + kPlacesOfAStart, kFirstPlace);
+  note_start();
   requeue(found);
   remove_stray_snapshots();
+}
+
+std::string Core::numbers_record() const {
+  return join_record({{"record", "next"}, {"id", next_id_}, {"place", first_place_}}, "");
+}
+
+// Should the disk refuse it, it is tried again.
+void Core::note_start() {
+  start_noted_ = true;
+  const std::lock_guard lock(mutex_);
+  log_->append(numbers_record(), [this](const std::exception_ptr& error) {
+    if (error) start_noted_ = false;
+  });
 }
 
 void Core::requeue(Recovered& found) {
@@ -74,7 +96,7 @@ void Core::requeue(Recovered& found) {
     auto& last = carried_out.try_emplace(future->head.target, -1).first->second;
     last = std::max(last, future->head.seq);
   }
-  const auto started = std::chrono::steady_clock::now();
+  const auto started = clocks().steady();
   std::vector<OpPtr> late;
   for (const auto& [id, future] : found.by_id) {
     futures_[future->head.request_id] = future;
@@ -133,7 +155,7 @@ void Core::remove_stray_snapshots() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(path("snapshots"), ignored)) {
     const std::string folder = "snapshots/" + entry.path().filename().string();
-    if (!used.contains(folder)) fs::remove_all(entry.path(), ignored);
+    if (!used.contains(folder)) remove_tree(options_.world.disk, entry.path().string());
   }
 }
 
@@ -151,13 +173,13 @@ void Core::forget(const FuturePtr& future) {
 }
 
 void Core::housekeeping() {
-  const auto moment = std::chrono::steady_clock::now();
+  const auto moment = clocks().steady();
   if (moment - last_housekeeping_ < options_.upkeep_wait) return;
   last_housekeeping_ = moment;
   if (drop_ended_.exchange(false)) drop_ended_now();
   {
     const std::lock_guard lock(mutex_);
-    while (!by_age_.empty() && (by_age_.begin()->first + options_.result_seconds < now() ||
+    while (!by_age_.empty() && (seconds_since(clocks(), by_age_.begin()->first) > options_.result_seconds ||
                                 result_bytes_ > options_.result_bytes)) {
       for (const auto& future : by_age_.begin()->second) {
         result_bytes_ -= static_cast<int64_t>(future->result->bytes.size());
@@ -171,12 +193,13 @@ void Core::housekeeping() {
   remove_dead_checkpoints();
   take_wanted_snapshots();
   if (log_->size_bytes() > rewrite_at_ && rewriting_.size() == 0) rewriting_.add([this] { rewrite_log(); });
+  if (!start_noted_ && !log_->broken()) note_start();
   write_usage();  // last: on a full disk the others make room
 }
 
 // Samplers whose session is over need their weights no more, once their last sample is answered.
 void Core::end_samplers() {
-  auto ending = store_.samplers_to_end(now() - options_.session_seconds);
+  auto ending = store_.samplers_to_end(options_.session_seconds);
   if (ending.empty()) return;
   const std::set<std::string> busy = busy_targets();
   for (auto& sampler : ending) {
@@ -218,6 +241,7 @@ void Core::drop_ended_now() {
 // cut off. What a replay still needs stays.
 void Core::remove_dead_checkpoints() {
   if (removing_.size() > 0) return;  // what waits there would be found again
+  if (store_.in_doubt()) return;     // the next start may find that a folder is used
   const auto expired = store_.expired_checkpoints(now());
   if ((expired.empty() && !sweep_) || replays_a_load()) return;
   for (const auto& checkpoint : expired) store_.remove(checkpoint);

@@ -1,9 +1,14 @@
 #include "twinkle/serve/http.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -15,11 +20,11 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
+#include <cerrno>
 #include <mutex>
 #include <set>
 #include <thread>
 
-#include "twinkle/core/clock.h"
 #include "twinkle/core/error.h"
 
 namespace twinkle::serve {
@@ -40,6 +45,8 @@ bool same_name(std::string_view a, std::string_view b) {
 constexpr int64_t kSmallBody = 16 << 10;  // 10,000 connections may each have one
 constexpr size_t kPiece = 256 << 10;      // of a body that is made while it is sent
 constexpr size_t kReadPiece = 64 << 10;   // of a body that is read
+constexpr int kAcceptsInARow = 64;
+constexpr std::chrono::milliseconds kAcceptPause{50};
 
 asio::ssl::context tls_context(const HttpOptions& options) {
   asio::ssl::context context(asio::ssl::context::tls_server);
@@ -97,6 +104,8 @@ struct HttpServer::Impl {
         bodies(options.max_bodies),
         context(options.threads) {}
   void accept();
+  void take(int fd);
+  void wake_at(Clock::time_point until, std::function<void()> fn);
 
   HttpOptions options;
   Gate gate;
@@ -106,7 +115,7 @@ struct HttpServer::Impl {
   std::atomic<bool> stopping{false};
   asio::io_context context;  // its connections use the above
   std::optional<asio::ssl::context> tls;
-  tcp::acceptor acceptor{context};
+  asio::posix::stream_descriptor listener{context};
   std::vector<std::thread> threads;
 };
 
@@ -149,6 +158,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
 
  private:
   beast::tcp_stream& layer() { return beast::get_lowest_layer(stream_); }
+  const Clocks& clocks() const { return options_.world.clocks; }
 
   // The handshake, where there is one.
   template <class Then>
@@ -181,10 +191,14 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
   void give_time(std::chrono::seconds time) {
     layer().expires_never();
     late_ = false;
-    deadline_.expires_after(time);
-    deadline_.async_wait([weak = this->weak_from_this(), turn = ++turn_](ErrorCode error) {
+    wait_until(clocks().steady() + time, ++turn_);
+  }
+  void wait_until(Clock::time_point until, uint64_t turn) {
+    deadline_.expires_after(clocks().nap(until));
+    deadline_.async_wait([weak = this->weak_from_this(), until, turn](ErrorCode error) {
       const auto self = error ? nullptr : weak.lock();
       if (!self || self->turn_ != turn) return;  // it was read in the last moment
+      if (self->clocks().steady() < until) return self->wait_until(until, turn);
       self->late_ = true;
       self->layer().cancel();
     });
@@ -206,7 +220,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
       return answer_and_close(plain_error(400, "this is not an HTTP request"));
     if (error) return close();
     first_ = false;
-    begin_ = Clock::now();
+    begin_ = clocks().steady();
     const auto& head = parser_->get();
     request_ = {.method = std::string(head.method_string()), .target = std::string(head.target())};
     done_ = {.method = request_.method, .target = request_.target};
@@ -303,7 +317,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
       done_.status = reply.status;
       if (!head_only_)
         done_.bytes_out = reply.source ? reply.source->size_bytes() : static_cast<int64_t>(reply.body.size());
-      if (!done_.method.empty()) done_.seconds = seconds_since(begin_);
+      if (!done_.method.empty()) done_.seconds = seconds_since(clocks(), begin_);
       options_.on_reply(done_);
     }
     response_.emplace(static_cast<http::status>(reply.status), 11);
@@ -412,18 +426,7 @@ HttpServer::HttpServer(HttpOptions options, Gate gate, Handler handler)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(gate), std::move(handler))) {
   Impl& s = *impl_;
   if (!s.options.tls_cert.empty()) s.tls.emplace(tls_context(s.options));
-  try {
-    const auto found = tcp::resolver(s.context).resolve(s.options.host, std::to_string(s.options.port),
-                                                        tcp::resolver::passive);
-    const tcp::endpoint endpoint = *found.begin();
-    s.acceptor.open(endpoint.protocol());
-    s.acceptor.set_option(asio::socket_base::reuse_address(true));
-    s.acceptor.bind(endpoint);
-    s.acceptor.listen(4096);
-  } catch (const boost::system::system_error& e) {
-    throw unavailable("[serve] cannot listen on " + s.options.host + ":" + std::to_string(s.options.port) +
-                      ": " + e.code().message());
-  }
+  s.listener.assign(s.options.world.sockets.listen(s.options.host, s.options.port));
 }
 
 void HttpServer::start() {
@@ -433,26 +436,41 @@ void HttpServer::start() {
 }
 
 void HttpServer::Impl::accept() {
-  acceptor.async_accept(asio::make_strand(context), [this](ErrorCode error, tcp::socket socket) {
-    if (stopping) return;
-    if (!error) {
-      const bool full = connections >= options.max_connections;
-      const auto go = [&](const auto& connection) { full ? connection->refuse() : connection->start(); };
-      if (tls) {
-        go(std::make_shared<Connection<Tls>>(options, gate, handler, bodies, connections, std::move(socket),
-                                             *tls));
-      } else {
-        go(std::make_shared<Connection<Plain>>(options, gate, handler, bodies, connections,
-                                               std::move(socket)));
+  listener.async_wait(asio::posix::stream_descriptor::wait_read, [this](ErrorCode error) {
+    for (int taken = 0; !error && !stopping && taken < kAcceptsInARow; ++taken) {
+      const int fd = options.world.sockets.accept(listener.native_handle());
+      if (fd >= 0) {
+        take(fd);
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        break;
+      } else if (errno != EINTR && errno != ECONNABORTED) {
+        // Out of descriptors: a moment later some may be free.
+        return wake_at(options.world.clocks.steady() + kAcceptPause, [this] { accept(); });
       }
-      return accept();
     }
-    // Out of descriptors: a moment later some may be free.
-    auto timer = std::make_shared<asio::steady_timer>(context, std::chrono::milliseconds(50));
-    timer->async_wait([this, timer](ErrorCode) {
-      if (!stopping) accept();
-    });
+    if (!stopping) accept();
   });
+}
+
+void HttpServer::Impl::take(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  tcp::socket socket(asio::make_strand(context));
+  ErrorCode failed;
+  socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd, failed);
+  if (failed) {
+    ::close(fd);
+    return;
+  }
+  const bool full = connections >= options.max_connections;
+  const auto go = [&](const auto& connection) { full ? connection->refuse() : connection->start(); };
+  if (tls) {
+    go(std::make_shared<Connection<Tls>>(options, gate, handler, bodies, connections, std::move(socket),
+                                         *tls));
+  } else {
+    go(std::make_shared<Connection<Plain>>(options, gate, handler, bodies, connections, std::move(socket)));
+  }
 }
 
 HttpServer::~HttpServer() { stop(); }
@@ -465,12 +483,25 @@ void HttpServer::stop() {
 
 int64_t HttpServer::connections() const { return impl_->connections; }
 
-int HttpServer::port() const { return impl_->acceptor.local_endpoint().port(); }
+int HttpServer::port() const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  const int listener = impl_->listener.native_handle();
+  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
 
 void HttpServer::after(std::chrono::milliseconds delay, std::function<void()> fn) {
-  auto timer = std::make_shared<asio::steady_timer>(impl_->context, delay);
-  timer->async_wait([timer, fn = std::move(fn)](ErrorCode error) {
-    if (!error) fn();
+  impl_->wake_at(impl_->options.world.clocks.steady() + delay, std::move(fn));
+}
+
+void HttpServer::Impl::wake_at(Clock::time_point until, std::function<void()> fn) {
+  const Clocks& clocks = options.world.clocks;
+  auto timer = std::make_shared<asio::steady_timer>(context, clocks.nap(until));
+  timer->async_wait([this, &clocks, timer, until, fn = std::move(fn)](ErrorCode error) mutable {
+    if (error) return;
+    clocks.steady() < until ? wake_at(until, std::move(fn)) : fn();
   });
 }
 

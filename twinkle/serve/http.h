@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "twinkle/serve/world.h"
+
 namespace twinkle::serve {
 
 struct HttpRequest {
@@ -69,6 +71,7 @@ struct HttpOptions {
   std::chrono::seconds head_timeout{30}, body_timeout{120}, idle_timeout{120}, write_timeout{60};
   std::string tls_cert, tls_key;                  // PEM files: the chain and its key; "": plain HTTP
   std::function<void(const HttpDone&)> on_reply;  // from the server's threads; null: nobody asks
+  World world;
 };
 
 class HttpServer {
@@ -83,7 +86,7 @@ class HttpServer {
   /// Stops. Whoever holds a Respond must have let go of it.
   ~HttpServer();
   void start();
-  int port() const;
+  int port() const;  // 0 where there are none
   int64_t connections() const;
   /// Runs `fn` on a thread of the server.
   void after(std::chrono::milliseconds delay, std::function<void()> fn);

@@ -57,7 +57,7 @@ Json to_json(const KeyEntry& e) {
           {"expires", e.expires ? Json(*e.expires) : Json(nullptr)}};
 }
 
-Keys::Keys(const std::string& path) : db_(path) {
+Keys::Keys(const std::string& path, const Disk& disk) : db_(path, disk.sqlite_vfs) {
   db_.run("BEGIN IMMEDIATE");
   db_.run("CREATE TABLE IF NOT EXISTS api_keys(hash TEXT PRIMARY KEY, entry TEXT NOT NULL)");
   take_over_old_table();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "twinkle/core/json.h"
+#include "twinkle/serve/disk.h"
 #include "twinkle/serve/scopes.h"
 #include "twinkle/serve/sqlite.h"
 
@@ -45,7 +46,7 @@ struct KeyEntry {
 class Keys {
  public:
   /// Opens or makes the table in the store's file.
-  explicit Keys(const std::string& path);
+  explicit Keys(const std::string& path, const Disk& disk = {});
 
   /// The entry of a key that is valid now; null otherwise.
   std::shared_ptr<const KeyEntry> find(std::string_view key, double now) const;

@@ -1,10 +1,8 @@
 #include "twinkle/serve/log.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -75,52 +73,28 @@ std::string path_of(const std::string& folder, int64_t number) {
          digits;
 }
 
-int open_file(const std::string& path, int flags) {
-  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
+int open_file(const Disk& disk, const std::string& path, int flags) {
+  const int fd = disk.open(path.c_str(), flags);
   if (fd < 0) disk_failed("open its file", errno);
   return fd;
 }
 
-// Closes a file.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() { reset(-1); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-  void reset(int fd) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
-  }
-
- private:
-  int fd_;
-};
-
-void write_at(const LogDisk& disk, int fd, std::string_view bytes, int64_t offset) {
-  while (!bytes.empty()) {
-    const long n = disk.write(fd, bytes.data(), bytes.size(), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) disk_failed("write", n < 0 ? errno : ENOSPC);
-    bytes.remove_prefix(static_cast<size_t>(n));
-    offset += n;
-  }
+void write_at(const Disk& disk, int fd, std::string_view bytes, int64_t offset) {
+  serve::write_at(disk, fd, bytes, offset, "[log] cannot write");
 }
 
 // A new file that nobody has heard of. It gets its name when all of it is durable, so each record vouches for
 // what is before it.
 class NewFile {
  public:
-  NewFile(const LogDisk& disk, std::string path, std::string old)
+  NewFile(const Disk& disk, std::string path, std::string old)
       : disk_(disk),
         path_(std::move(path)),
         old_(std::move(old)),
         buffer_(kHeader),
-        fd_(open_file(path_, O_RDWR | O_CREAT | O_TRUNC)) {}
+        fd_(open_file(disk_, path_, O_RDWR | O_CREAT | O_TRUNC)) {}
   ~NewFile() {
-    if (fd_.get() >= 0) ::unlink(path_.c_str());
+    if (fd_.get() >= 0) disk_.remove(path_.c_str());
   }
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -132,7 +106,7 @@ class NewFile {
   // The records of the old file up to `until`.
   void take(int64_t until, const Log::Keep& keep) {
     if (read_ >= until) return;
-    const MappedFile map(old_);
+    const MappedFile map = disk_.map(old_);
     const std::string_view file = map.text().substr(0, static_cast<size_t>(until));
     RecordHead head;
     std::string_view payload;
@@ -164,7 +138,7 @@ class NewFile {
     buffer_.clear();
   }
 
-  const LogDisk& disk_;
+  const Disk& disk_;
   std::string path_, old_, buffer_;
   Descriptor fd_;
   int64_t written_ = 0, read_ = static_cast<int64_t>(kHeader.size());
@@ -172,19 +146,9 @@ class NewFile {
 
 }  // namespace
 
-LogDisk LogDisk::system() {
-  return {.write = [](int fd, const char* data, size_t size, int64_t offset) -> long {
-            return ::pwrite(fd, data, size, offset);
-          },
-          .sync = [](int fd) { return ::fdatasync(fd); },
-          .sync_folder = [](int fd) { return ::fsync(fd); },
-          .rename = [](const char* from, const char* to) { return ::rename(from, to); },
-          .remove = [](const char* path) { return ::unlink(path); }};
-}
-
-Log::Log(const std::string& folder, const std::function<void(std::string_view)>& on_record, LogDisk disk)
+Log::Log(const std::string& folder, const std::function<void(std::string_view)>& on_record, Disk disk)
     : folder_(folder), disk_(std::move(disk)) {
-  make_directories(folder_);
+  make_folders(disk_, folder_, {});
   open_newest(on_record);
   size_ = end_;
   thread_ = std::thread([this] { run(); });
@@ -229,29 +193,32 @@ void Log::open_newest(const std::function<void(std::string_view)>& on_record) {
   }
   if (number_ == 0) {
     number_ = 1;
-    write_file_atomic(path_of(folder_, number_), kHeader);
+    write_file(disk_, path(), kHeader);
   }
-  end_ = durable_ = read_all(path_of(folder_, number_), on_record);
-  fd_ = open_file(path_of(folder_, number_), O_RDWR);
-  struct stat info{};
-  if (::fstat(fd_, &info) != 0) disk_failed("look at its file", errno);
-  if (info.st_size > end_ && (::ftruncate(fd_, end_) != 0 || ::fsync(fd_) != 0))
+  int64_t size = 0;
+  bool earlier = false;
+  {
+    const MappedFile map = disk_.map(path());
+    size = static_cast<int64_t>(map.bytes().size());
+    end_ = durable_ = read_all(map.text(), on_record);
+    earlier = !map.text().starts_with(kHeader);
+  }
+  fd_ = open_file(disk_, path(), O_RDWR);
+  if (size > end_ && (disk_.truncate(fd_, end_) != 0 || disk_.sync(fd_) != 0))
     disk_failed("cut off a torn end", errno);
-  if (std::array<char, 8> header{}; ::pread(fd_, header.data(), header.size(), 0) == 8 &&
-                                    std::string_view(header.data(), header.size()) != kHeader) {
-    // Before the first record that only this version reads.
+  if (earlier) {  // before the first record that only this version reads
     write_at(disk_, fd_, kHeader, 0);
     if (disk_.sync(fd_) != 0) disk_failed("write its version", errno);
   }
-  for (const auto& path : others) fs::remove(path);
+  for (const auto& other : others) disk_.remove(other.c_str());
 }
 
+std::string Log::path() const { return path_of(folder_, number_); }
+
 // Where the whole records end.
-int64_t Log::read_all(const std::string& path, const std::function<void(std::string_view)>& on_record) {
-  const MappedFile map(path);
-  const std::string_view file = map.text();
+int64_t Log::read_all(std::string_view file, const std::function<void(std::string_view)>& on_record) const {
   if (!file.starts_with(kHeader) && !file.starts_with(kHeader2))
-    throw unavailable("[log] '" + path + "' is not a log that this version reads");
+    throw unavailable("[log] '" + path() + "' is not a log that this version reads");
   size_t at = kHeader.size();
   RecordHead head;
   std::string_view payload;
@@ -263,7 +230,7 @@ int64_t Log::read_all(const std::string& path, const std::function<void(std::str
     uint32_t word = 0;
     std::memcpy(&word, file.data() + p, sizeof(word));
     if (word != kMagic || !read_record(file, p, head, payload) || head.durable <= at) continue;
-    throw unavailable("[log] '" + path + "' is damaged at byte " + std::to_string(at) +
+    throw unavailable("[log] '" + path() + "' is damaged at byte " + std::to_string(at) +
                       ", in data that was acknowledged; put back a copy of the data folder, or give the disk "
                       "another look: the server does not start over a hole");
   }
@@ -329,7 +296,7 @@ void Log::write_batch(std::vector<Pending>& batch) {
         end_ += static_cast<int64_t>(sizeof(RecordHead) + batch[i].payload.size());
       } catch (...) {
         errors[i] = std::current_exception();
-        if (::ftruncate(fd_, end_) != 0 || batch[i].must) broken_ = errors[i];
+        if (disk_.truncate(fd_, end_) != 0 || batch[i].must) broken_ = errors[i];
       }
     }
     if (end_ > begin) {
@@ -355,11 +322,10 @@ void Log::write_batch(std::vector<Pending>& batch) {
 // Writing anew.
 
 void Log::rewrite(const Keep& keep, const std::function<std::string()>& closing) {
-  const std::string old = path_of(folder_, number_), path = path_of(folder_, number_ + 1),
-                    fresh = path + std::string(kNew);
+  const std::string old = path(), next = path_of(folder_, number_ + 1), fresh = next + std::string(kNew);
   NewFile copy(disk_, fresh, old);
   const Descriptor folder(
-      open_file(folder_, O_RDONLY | O_DIRECTORY));  // what can fail comes before the new name
+      open_file(disk_, folder_, O_RDONLY | O_DIRECTORY));  // what can fail comes before the new name
   for (int64_t round = 0; round < kRounds; ++round) {
     int64_t until = 0;
     {
@@ -378,7 +344,7 @@ void Log::rewrite(const Keep& keep, const std::function<std::string()>& closing)
     if (broken_) std::rethrow_exception(broken_);
     copy.take(durable_, nullptr);
     copy.sync();
-    if (disk_.rename(fresh.c_str(), path.c_str()) != 0) disk_failed("name the new file", errno);
+    if (disk_.rename(fresh.c_str(), next.c_str()) != 0) disk_failed("name the new file", errno);
     before.reset(std::exchange(fd_, copy.release()));
     ++number_;
     end_ = durable_ = copy.end();

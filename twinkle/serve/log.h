@@ -30,17 +30,9 @@
 #include <thread>
 #include <vector>
 
-namespace twinkle::serve {
+#include "twinkle/serve/disk.h"
 
-/// What the log asks of the disk; tests put faults here. Each behaves as the system call.
-struct LogDisk {
-  std::function<long(int fd, const char* data, size_t size, int64_t offset)> write;
-  std::function<int(int fd)> sync;         // of a file's bytes
-  std::function<int(int fd)> sync_folder;  // of its names
-  std::function<int(const char* from, const char* to)> rename;
-  std::function<int(const char* path)> remove;
-  static LogDisk system();
-};
+namespace twinkle::serve {
 
 class Log {
  public:
@@ -48,7 +40,7 @@ class Log {
 
   /// Opens or begins the log of a folder and gives every record to `on_record`, oldest first.
   Log(const std::string& folder, const std::function<void(std::string_view payload)>& on_record,
-      LogDisk disk = LogDisk::system());
+      Disk disk = {});
   /// Waits for what was appended.
   ~Log();
   Log(const Log&) = delete;
@@ -80,12 +72,13 @@ class Log {
     bool must = false;
   };
   void open_newest(const std::function<void(std::string_view)>& on_record);
-  int64_t read_all(const std::string& path, const std::function<void(std::string_view)>& on_record);
+  int64_t read_all(std::string_view file, const std::function<void(std::string_view)>& on_record) const;
+  std::string path() const;  // of the file in force
   void run();
   void write_batch(std::vector<Pending>& batch);
 
   std::string folder_;
-  LogDisk disk_;
+  Disk disk_;
   int64_t number_ = 0;  // of the file
   int fd_ = -1;
 

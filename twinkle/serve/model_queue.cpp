@@ -55,7 +55,9 @@ std::optional<ModelQueue::Time> ModelQueue::ready_at() const {
 void ModelQueue::called(const OpPtr& op, bool failed, const std::string& why) {
   if (op->forward_only) return;
   if (!failed) return window_.push_back(op);
-  if (spoiled_.empty()) spoiled_ = "operation " + std::to_string(op->seq) + " failed: " + why;
+  if (!spoiled_.empty() && spoiled_by_ < op->seq) return;  // the first by number, whichever came first
+  spoiled_by_ = op->seq;
+  spoiled_ = "operation " + std::to_string(op->seq) + " failed: " + why;
 }
 
 std::vector<OpPtr> ModelQueue::pending_calls() const {

@@ -25,7 +25,7 @@ namespace twinkle::serve {
 
 class ModelQueue {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = Clock::time_point;
 
   explicit ModelQueue(std::chrono::milliseconds gap_wait, int64_t closed = -1)
       : gap_wait_(gap_wait), closed_(closed), taken_(closed) {}
@@ -71,6 +71,7 @@ class ModelQueue {
   int64_t taken_;   // highest number that was
   std::vector<OpPtr> window_;
   std::string spoiled_;
+  int64_t spoiled_by_ = 0;  // its number
 };
 
 }  // namespace twinkle::serve

@@ -2,13 +2,13 @@
 // are the bytes that the log keeps. Plain values.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "twinkle/core/clock.h"
 #include "twinkle/core/error.h"
 #include "twinkle/core/json.h"
 #include "twinkle/serve/engine.h"
@@ -67,7 +67,7 @@ struct Operation {
   // Not in the log.
   int64_t tokens = 0;  // that it brings, for limits and counts
   bool ended = false;  // its session is over: it is `refused` without taking a place in the order
-  std::chrono::steady_clock::time_point arrived;
+  Clock::time_point arrived;
   std::shared_ptr<const Result> known;  // it was carried out before a restart: only its effect is wanted
   int64_t size_bytes = 0;               // of body, arguments and itself
   bool cancelled = false;               // of a sample: nobody wants the answer

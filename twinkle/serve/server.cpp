@@ -84,14 +84,6 @@ HttpReply unknown_credential(bool stale) {
   return reply;
 }
 
-double clock_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 std::vector<ServerRoute> server_routes() {
@@ -113,27 +105,27 @@ std::vector<ServerRoute> server_routes() {
 Server::Server(ServerOptions options, MakeEngine make_engine)
     : options_(std::move(options)),
       lock_(lock_folder(options_.data_dir)),
-      store_(options_.data_dir + "/store.db", clock_seconds()),
-      keys_(options_.data_dir + "/store.db"),
+      store_(options_.data_dir + "/store.db", options_.world),
+      keys_(options_.data_dir + "/store.db", options_.world.disk),
       credentials_(store_, keys_),
-      admission_(options_.limits, options_.http.max_body, steady_seconds) {
+      admission_(options_.limits, options_.http.max_body,
+                 [this] { return seconds_since(options_.world.clocks, {}); }) {
   for (const auto& key : options_.api_keys) {
     try {
-      keys_.add({}, clock_seconds(), key);
+      keys_.add({}, now(), key);
     } catch (const Error& e) {  // it was revoked: the others are served
       if (e.kind() != ErrorKind::kConflict) throw;
       std::fprintf(stderr, "%s\n", e.what());
     }
   }
-  if (keys_.empty()) new_key_ = keys_.add({.name = "first"}, clock_seconds());
+  if (keys_.empty()) new_key_ = keys_.add({.name = "first"}, now());
   if (!options_.access_log.empty()) access_log_ = std::make_unique<AccessLog>(options_.access_log);
   monitor_->on_sampled = [this](const std::string& owner, int64_t tokens) {
     admission_.spend_tokens(owner, tokens);
   };
+  options_.core.world = options_.http.world = options_.world;
   options_.core.monitor = monitor_;
-  options_.core.priority = [this](const std::string& owner) {
-    return keys_.priority_of(owner, clock_seconds());
-  };
+  options_.core.priority = [this](const std::string& owner) { return keys_.priority_of(owner, now()); };
   options_.core.session_seconds = options_.session_timeout > 0 ? options_.session_timeout : 1e18;
   options_.core.data_dir = options_.tinker.data_dir = options_.data_dir;
   options_.tinker.path_prefix = options_.path_prefix;
@@ -215,7 +207,7 @@ Credentials::Found Server::credential_of(const HttpRequest& request) const {
     if (!key.starts_with("Bearer ")) return {};
     key.remove_prefix(7);
   }
-  return credentials_.find(key, clock_seconds());
+  return credentials_.find(key, now());
 }
 
 std::optional<HttpReply> Server::gate(HttpRequest& request) {
@@ -285,7 +277,7 @@ void Server::replied(const HttpDone& done) {
   const HttpRequest request{.method = done.method, .target = without_prefix(done.target)};
   const std::string_view route = route_of(request);
   http_counts_.note(done.method, route, done.status, done.seconds);
-  if (access_log_) access_log_->write(done, route, clock_seconds());
+  if (access_log_) access_log_->write(done, route, now());
 }
 
 HttpReply Server::health(std::string_view path) const {

@@ -38,6 +38,7 @@ struct ServerOptions {
   double session_timeout = 86400;          // seconds without a sign of life; 0: for ever
   std::string path_prefix;                 // "/twinkle": a proxy hands on paths with it, or without
   std::vector<std::string> allowed_hosts;  // names a Host header may have beside loopback's
+  World world;                             // all its parts live in it
 };
 
 /// A route as people are told of it.
@@ -70,6 +71,7 @@ class Server {
   std::optional<HttpReply> gate(HttpRequest& request);
   void handle(HttpRequest request, HttpServer::Respond respond);
   void answer(const HttpRequest& request, HttpServer::Respond respond);
+  double now() const { return options_.world.clocks.wall(); }
   Credentials::Found credential_of(const HttpRequest& request) const;
   std::string without_prefix(const std::string& target) const;
   bool allows_host(std::string_view host) const;

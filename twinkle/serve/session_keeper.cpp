@@ -7,30 +7,29 @@ namespace twinkle::serve {
 
 SessionKeeper::SessionKeeper(Core& core, Store& store, double timeout)
     : core_(core), store_(store), timeout_(timeout) {
-  for (const auto& session : store_.live_sessions()) heard_[session] = core_.now();
+  for (const auto& session : store_.live_sessions()) heard_[session] = core_.clocks().steady();
 }
 
 bool SessionKeeper::touch(const std::string& session) {
   const std::lock_guard lock(mutex_);
   if (store_.session_ended(session)) return false;
-  heard_[session] = core_.now();
+  heard_[session] = core_.clocks().steady();
   return true;
 }
 
 std::vector<std::string> SessionKeeper::sweep() {
   const std::lock_guard lock(mutex_);  // whoever is heard of meanwhile comes before or after all of this
-  const double now = core_.now();
   const auto finished = store_.finished_sessions();
   std::set<std::string> over(finished.begin(), finished.end());
   for (const auto& [session, heard] : heard_) {
-    if (timeout_ > 0 && heard + timeout_ <= now) over.insert(session);
+    if (timeout_ > 0 && seconds_since(core_.clocks(), heard) >= timeout_) over.insert(session);
   }
   if (over.empty()) return {};
   std::set<std::string> busy;
   for (const auto& target : core_.busy_targets()) busy.insert(session_of(target));
   std::erase_if(over, [&](const std::string& session) { return busy.contains(session); });
   for (const auto& session : over) {
-    store_.end_session(session, now);
+    store_.end_session(session, core_.now());
     heard_.erase(session);
   }
   if (!over.empty()) core_.drop_ended();

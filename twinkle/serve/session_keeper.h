@@ -32,7 +32,7 @@ class SessionKeeper {
   Store& store_;
   double timeout_;
   std::mutex mutex_;
-  std::map<std::string, double> heard_;  // of each that is alive, when
+  std::map<std::string, Clock::time_point> heard_;  // of each that is alive, when
 };
 
 /// What a client is told.

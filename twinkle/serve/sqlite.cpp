@@ -7,8 +7,9 @@
 
 namespace twinkle::serve {
 
-Database::Database(const std::string& path) {
-  if (sqlite3_open(path.c_str(), &db_) != SQLITE_OK) {
+Database::Database(const std::string& path, const std::string& vfs) {
+  constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  if (sqlite3_open_v2(path.c_str(), &db_, kFlags, vfs.empty() ? nullptr : vfs.c_str()) != SQLITE_OK) {
     const std::string why = db_ == nullptr ? "no memory" : sqlite3_errmsg(db_);
     sqlite3_close(db_);
     throw unavailable("[store] cannot open '" + path + "': " + why);

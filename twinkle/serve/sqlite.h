@@ -15,7 +15,8 @@ namespace twinkle::serve {
 /// it open.
 class Database {
  public:
-  explicit Database(const std::string& path);
+  /// `vfs`: the name of one that SQLite knows (Disk::sqlite_vfs); "": its own.
+  explicit Database(const std::string& path, const std::string& vfs = "");
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;

@@ -80,9 +80,15 @@ Json to_json(const Checkpoint& c) {
 
 }  // namespace
 
-Store::Store(const std::string& path, double now) : db_(path), opened_(now) { load(); }
+Store::Store(const std::string& path, const World& world)
+    : db_(path, world.disk.sqlite_vfs), clocks_(world.clocks), opened_(clocks_.steady()) {
+  load();
+}
 
 void Store::load() {
+  // What a failed sync left in memory only looks durable to the next start, and all that comes behind it in
+  // the write-ahead log would go with it: it is written once more, into the database itself.
+  db_.run("PRAGMA wal_checkpoint(TRUNCATE)");
   Statement version(db_, "PRAGMA user_version", {});
   const int found = version.row() ? std::stoi(version.text(0)) : 0;
   if (found > kVersion) {
@@ -152,9 +158,20 @@ void Store::insert(const char* kind, const std::string& id, const T& entry) {
   Statement(db_, "INSERT OR REPLACE INTO things VALUES(?, ?, ?)", {kind, id, to_json(entry).dump()}).row();
 }
 
+template <class Work>
+void Store::change(Work&& work) {
+  try {
+    work();
+    in_doubt_ = false;
+  } catch (...) {
+    in_doubt_ = true;
+    throw;
+  }
+}
+
 template <class T>
 void Store::write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry) {
-  insert(kind, id, entry);
+  change([&] { insert(kind, id, entry); });
   const std::lock_guard lock(mutex_);
   all[id] = entry;
 }
@@ -232,7 +249,9 @@ void Store::put(const Checkpoint& checkpoint) {
 
 void Store::remove(const Checkpoint& checkpoint) {
   const std::lock_guard writing(writing_);
-  Statement(db_, "DELETE FROM things WHERE kind = 'checkpoint' AND id = ?", {checkpoint.path()}).row();
+  change([&] {
+    Statement(db_, "DELETE FROM things WHERE kind = 'checkpoint' AND id = ?", {checkpoint.path()}).row();
+  });
   const std::lock_guard lock(mutex_);
   checkpoints_.erase(checkpoint.path());
 }
@@ -327,10 +346,12 @@ std::optional<Checkpoint> Store::copy(const std::string& from, const std::string
   to.bytes = found->bytes;
   to.user_metadata = found->user_metadata;
   const bool new_run = !model(run.id, to.owner);
-  Transaction transaction(db_);
-  if (!known) insert("checkpoint", to.path(), to);
-  if (new_run) insert("model", run.id, run);
-  transaction.commit();
+  change([&] {
+    Transaction transaction(db_);
+    if (!known) insert("checkpoint", to.path(), to);
+    if (new_run) insert("model", run.id, run);
+    transaction.commit();
+  });
   const std::lock_guard lock(mutex_);
   if (!known) checkpoints_[to.path()] = to;
   if (new_run) models_[run.id] = run;
@@ -374,21 +395,21 @@ void Store::set_project(const std::string& id, const std::string& owner, const s
   write(sessions_, "session", id, *found);
 }
 
-void Store::touch_session(const std::string& id, double now) {
+void Store::touch_session(const std::string& id) {
   const std::lock_guard lock(mutex_);
-  heard_[id] = now;
+  heard_[id] = clocks_.steady();
 }
 
-std::vector<SamplerEntry> Store::samplers_to_end(double silent_since) const {
+std::vector<SamplerEntry> Store::samplers_to_end(double silence) const {
   const std::lock_guard lock(mutex_);
   std::vector<SamplerEntry> out;
   for (const auto& [id, sampler] : samplers_) {
     if (sampler.ended) continue;
     const auto session = sessions_.find(sampler.session);
     const auto heard = heard_.find(sampler.session);
-    const double last = std::max(heard == heard_.end() ? opened_ : heard->second, sampler.created);
-    if ((session != sessions_.end() && !session->second.finished.empty()) || last < silent_since)
-      out.push_back(sampler);
+    const auto last = heard == heard_.end() ? opened_ : heard->second;
+    const bool finished = session != sessions_.end() && !session->second.finished.empty();
+    if (finished || seconds_since(clocks_, last) > silence) out.push_back(sampler);
   }
   return out;
 }

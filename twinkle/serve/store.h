@@ -5,6 +5,7 @@
 // they would get if it did not exist.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "twinkle/core/json.h"
 #include "twinkle/serve/engine.h"
 #include "twinkle/serve/sqlite.h"
+#include "twinkle/serve/world.h"
 
 namespace twinkle::serve {
 
@@ -78,8 +80,7 @@ struct Usage {
 class Store {
  public:
   /// Opens or makes the file; `unavailable` when it is damaged or of a newer version.
-  /// `now`: of the opening.
-  explicit Store(const std::string& path, double now = 0);
+  explicit Store(const std::string& path, const World& world = {});
 
   void put(const Session& session);
   /// The session is over, and samplers whose weights nothing else names are gone.
@@ -124,9 +125,9 @@ class Store {
   /// Nothing when the session is not the owner's.
   void set_project(const std::string& id, const std::string& owner, const std::string& project);
   /// Its client was heard of. Until then a session counts as heard of when the store was opened.
-  void touch_session(const std::string& id, double now);
-  /// Samplers of sessions that were finished, or not heard of since `silent_since`, and are not marked yet.
-  std::vector<SamplerEntry> samplers_to_end(double silent_since) const;
+  void touch_session(const std::string& id);
+  /// Samplers of sessions that were finished, or not heard of for `silence` seconds, and are not marked yet.
+  std::vector<SamplerEntry> samplers_to_end(double silence) const;
   /// 32 random bytes of this data folder, the same at every start, to sign with.
   std::string secret();
 
@@ -144,6 +145,8 @@ class Store {
   std::vector<ModelEntry> models_of(const std::string& owner, const std::string& session = "") const;
   std::vector<SamplerEntry> samplers_of(const std::string& owner, const std::string& session) const;
   std::vector<Checkpoint> checkpoints_of(const std::string& owner, const std::string& run, double now) const;
+  /// A write has failed and none has succeeded since: a start may find it done or not.
+  bool in_doubt() const { return in_doubt_; }
   /// Where checkpoints and samplers have their weights.
   std::set<std::string> folders() const;
 
@@ -151,20 +154,24 @@ class Store {
   void load();
   template <class Wanted>
   std::vector<std::string> sessions_where(Wanted wanted) const;
+  template <class Work>
+  void change(Work&& work);  // of the file
   template <class T>
   void insert(const char* kind, const std::string& id, const T& entry);
   template <class T>
   void write(std::map<std::string, T>& all, const char* kind, const std::string& id, const T& entry);
 
   Database db_;
+  std::atomic<bool> in_doubt_{false};
   std::mutex writing_;        // of the file, which waits for the disk; taken before mutex_
   mutable std::mutex mutex_;  // guards the rest, which every request reads
   std::map<std::string, Session> sessions_;
   std::map<std::string, ModelEntry> models_;
   std::map<std::string, SamplerEntry> samplers_;
-  std::map<std::string, Checkpoint> checkpoints_;  // by path
-  std::map<std::string, double> heard_;            // of sessions
-  double opened_ = 0;
+  std::map<std::string, Checkpoint> checkpoints_;   // by path
+  std::map<std::string, Clock::time_point> heard_;  // of sessions
+  Clocks clocks_;
+  Clock::time_point opened_;
   std::string secret_;
 };
 

@@ -78,7 +78,7 @@ TinkerApi::TinkerApi(Core& core, Store& store, const Credentials& credentials, A
       sessions_(sessions),
       options_(std::move(options)),
       after_(std::move(after)),
-      acks_(after_, options_.ack_deadline),
+      acks_(after_, core_.clocks(), options_.ack_deadline),
       downloads_(credentials_.signer(), options_.data_dir) {}
 
 // Routes.
@@ -227,7 +227,7 @@ void TinkerApi::create_session(Call& call) {
   const Session session{
       .id = random_hex("session-", 16), .owner = call.owner, .info = info, .created = core_.now()};
   store_.put(session);
-  store_.touch_session(session.id, core_.now());
+  store_.touch_session(session.id);
   sessions_.touch(session.id);
   call.respond(json_reply({{"type", "create_session"}, {"session_id", session.id}}));
 }
@@ -237,7 +237,7 @@ Session TinkerApi::need_session(const Call& call) {
   if (!session) throw not_found("there is no such session");
   if (!sessions_.touch(session->id) && session->finished.empty())
     throw not_found("[session] " + ended_text(sessions_.timeout()));
-  store_.touch_session(session->id, core_.now());
+  store_.touch_session(session->id);
   return *session;
 }
 
@@ -302,7 +302,7 @@ Operation TinkerApi::model_operation(Call& call, OpKind kind) {
   const std::string model = need_text(call.body, "model_id");
   const auto found = store_.model(model, call.owner);
   if (!found) throw not_found("there is no such model");
-  store_.touch_session(found->session, core_.now());
+  store_.touch_session(found->session);
   return {
       .kind = kind, .target = model, .seq = seq_of(call.body), .refused = over(found->session, call.owner)};
 }
@@ -380,7 +380,7 @@ void TinkerApi::training_call(Call& call, const char* json_key) {
   const CallHead head = proto ? call_head(call.proto) : call_head(call.body);
   const auto model = store_.model(head.model_id, call.owner);
   if (!model) throw not_found("there is no such model");
-  store_.touch_session(model->session, core_.now());
+  store_.touch_session(model->session);
   Operation op{.kind = OpKind::kCall,
                .target = head.model_id,
                .seq = head.seq_id,
@@ -534,7 +534,7 @@ void TinkerApi::get_sampler(Call& call) {
 void TinkerApi::asample(Call& call) {
   const auto sampler = store_.sampler(need_text(call.body, "sampling_session_id"), call.owner);
   if (!sampler) throw not_found("there is no such sampling session");
-  store_.touch_session(sampler->session, core_.now());
+  store_.touch_session(sampler->session);
   Operation op{.kind = OpKind::kSample,
                .target = sampler->id,
                .seq = int_or(call.body, "seq_id", -1, 0, kMostSeq),

@@ -38,12 +38,14 @@ std::string iso_time(double seconds);
 /// The seconds of a time as clients write them: a day, or with hours, fractions and a zone.
 double seconds_of(const std::string& time);
 
-/// The error of `work`, to be told through the operation's future.
+/// The error of `work`, to be told through the operation's future; not what the server can not do now, which
+/// is no fault of the operation and may pass.
 template <class Work>
 std::string refusal_of(Work&& work) {
   try {
     work();
   } catch (const Error& e) {
+    if (e.kind() == ErrorKind::kUnavailable || e.kind() == ErrorKind::kInternal) throw;
     return e.what();
   } catch (const Json::exception&) {
     return "the request is not as the API describes it";

@@ -46,7 +46,7 @@ void TinkerApi::retrieve_futures(Call& call) {
     throw invalid_argument("'target' must be a sampling_session");
   const auto sampler = store_.sampler(need_text(*target, "sampling_session_id"), call.owner);
   if (!sampler) throw not_found("there is no such sampling session");
-  store_.touch_session(sampler->session, core_.now());
+  store_.touch_session(sampler->session);
   const int64_t client = int_or(*target, "cloned_sampler_id", 0, 0, INT64_MAX);
   const auto cursor = static_cast<uint64_t>(int_or(call.body, "prev_cursor", 0, 0, INT64_MAX));
   auto wait = options_.poll;
