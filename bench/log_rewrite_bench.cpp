@@ -18,7 +18,7 @@
 namespace twinkle::serve {
 namespace {
 
-double ms_since(Clock::time_point begin) { return 1000 * seconds_since(begin); }
+double ms_since(Clock::time_point begin) { return 1000 * twinkle::seconds_since(begin); }
 
 struct Waits {
   double ack = 0, look = 0, forward = 0;
