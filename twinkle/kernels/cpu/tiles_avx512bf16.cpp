@@ -11,7 +11,9 @@ namespace twinkle::ops::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kPair = 32;  // elements in two rows of a panel
+constexpr int kRows = 8;    // of A at a time, within a tile of 16
+constexpr int kPanels = 3;  // of B at a time
+constexpr int kPair = 32;   // elements in two rows of a panel
 
 inline __m256i load_16(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
@@ -26,7 +28,6 @@ inline __m512i pair_order() {
 struct Ahead {
   int64_t here;  // in all steps but the last kLastSteps
   int64_t last;
-  int64_t every = 1, phase = 0;  // only in steps that are `phase` by this
 };
 constexpr int64_t kNear = 1024;                        // further on in the same panel
 constexpr int64_t kLastSteps = kNear / kTileElements;  // then that is in the next panel
@@ -36,7 +37,7 @@ template <bool kPacked, int MR, int NP>
 void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int64_t c_row, int64_t steps,
             bool from_zero, __mmask16 last, Ahead ahead) {
   __m512 sum[MR][NP];
-#pragma GCC unroll 16
+#pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
     for (int p = 0; p < NP; ++p) {
@@ -46,7 +47,7 @@ void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int
   }
   const __m512i order = pair_order();
   for (int64_t s = 0; s < steps; ++s, a += kTileElements, b += kTileElements) {
-    const int64_t far = s % ahead.every != ahead.phase ? 0 : s + kLastSteps < steps ? ahead.here : ahead.last;
+    const int64_t far = s + kLastSteps < steps ? ahead.here : ahead.last;
 #pragma GCC unroll 4
     for (int q = 0; q < 16; ++q) {
       __m512bh columns[NP];
@@ -60,7 +61,7 @@ void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int
         }
         columns[p] = reinterpret_cast<__m512bh>(bits);
       }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
       for (int m = 0; m < MR; ++m) {
         int32_t pair;
         __builtin_memcpy(&pair, a + m * kTileStep + 2 * q, sizeof(pair));
@@ -70,7 +71,7 @@ void square(const uint16_t* a, const uint16_t* b, int64_t b_panel, float* c, int
       }
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
     for (int p = 0; p < NP; ++p) {
@@ -89,17 +90,11 @@ struct Squares {
   static constexpr SquareFn fn[] = {nullptr, &square<kPacked, MR, NP>...};
 };
 template <bool kPacked, int NP>
-struct SquaresOf : Squares<kPacked, NP, 1, 2, 3, 4, 5, 6, 7, 8> {};
-template <bool kPacked>
-struct SquaresOf<kPacked, 2> : Squares<kPacked, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12> {};
-template <bool kPacked>
-struct SquaresOf<kPacked, 1> : Squares<kPacked, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12> {};
+using SquaresOf = Squares<kPacked, NP, 1, 2, 3, 4, 5, 6, 7, 8>;
 
-// A few panels stay in a cache while all rows pass by, eight at a time. Nine to twelve rows that come alone
-// pass at once, by fewer panels: of two passes, the one that reads memory would wait for it.
+// A few panels stay in the first cache while all rows pass by.
 template <bool kPacked>
 void walk(const TileBlock& block) {
-  const int64_t at_once = block.m > 8 && block.m <= 12 ? 12 : 8;
   const int64_t panels = (block.n + 15) / 16;
   const auto lanes_of = [&](int64_t end) {
     const int64_t past = end * 16 - block.n;
@@ -107,22 +102,22 @@ void walk(const TileBlock& block) {
   };
   int64_t panel = 0;
   const auto column = [&](const SquareFn* fns, int64_t count) {
-    for (int64_t row = 0; row < block.m; row += at_once) {
-      const int64_t rows = block.m - row < at_once ? block.m - row : at_once;
-      // The first rows read on in their panels, and from the ends of those in the next ones; the others,
-      // which find B in the cache, have it brought the next ones, each a share: all at once would wait for
-      // memory.
+    for (int64_t row = 0; row < block.m; row += kRows) {
+      const int64_t rows = block.m - row < kRows ? block.m - row : kRows;
+      // The first rows read on in their panels, and from the ends of those in the next ones; the second rows,
+      // which find B in the cache, have it brought the next ones.
       const int64_t next = count * block.b_panel;
-      const Ahead ahead = row == 0 ? Ahead{kNear, kNear - block.b_panel + next}
-                                   : Ahead{next, next, (block.m - 1) / at_once, row / at_once - 1};
+      const Ahead ahead = row == 0       ? Ahead{kNear, kNear - block.b_panel + next}
+                          : row == kRows ? Ahead{next, next}
+                                         : Ahead{0, 0};
       fns[rows](block.a + row / 16 * block.a_tile + row % 16 * kTileStep, block.b + panel * block.b_panel,
                 block.b_panel, block.c + row * block.c_row + panel * 16, block.c_row, block.steps,
                 block.from_zero, lanes_of(panel + count), ahead);
     }
     panel += count;
   };
-  while (at_once == 8 && panel + 3 <= panels) column(SquaresOf<kPacked, 3>::fn, 3);
-  while (panel + 2 <= panels) column(SquaresOf<kPacked, 2>::fn, 2);
+  while (panel + kPanels <= panels) column(SquaresOf<kPacked, kPanels>::fn, kPanels);
+  if (panel + 2 <= panels) column(SquaresOf<kPacked, 2>::fn, 2);
   if (panel < panels) column(SquaresOf<kPacked, 1>::fn, 1);
 }
 
