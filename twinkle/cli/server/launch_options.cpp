@@ -84,7 +84,7 @@ std::vector<ArgGroup> launch_groups() {
                    "Seconds without a heartbeat or a request after which a session ends: what it saved "
                    "stays, its models leave the memory. Clients tell every 10 s. 0: never."),
       whole_number("result_seconds", 3600, 1, 30 * 86400,
-                   "How long the result of an operation can be fetched, also again."),
+                   "How long the result of an operation can be fetched, also again; a start counts anew."),
       whole_number(
           "log_mb", 256, 1, 1 << 20,
           "Size of the log of operations from which on it is written anew, without what nobody needs "
