@@ -17,4 +17,11 @@ std::string random_hex(std::string prefix, size_t bytes) {
   return prefix;
 }
 
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof(seed)) != 1)
+    throw internal_error("[serve] no random numbers");
+  return seed >> 1;
+}
+
 }  // namespace twinkle::serve

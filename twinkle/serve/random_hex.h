@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace twinkle::serve {
 
 /// `prefix` and `bytes` random bytes of the operating system in hexadecimal.
 std::string random_hex(std::string prefix, size_t bytes);
+/// Of a run that names none: not negative as an int64_t.
+uint64_t random_seed();
 
 }  // namespace twinkle::serve

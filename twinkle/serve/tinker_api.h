@@ -85,10 +85,11 @@ class TinkerApi {
   };
   Found find_route(const HttpRequest& request) const;
   static std::span<const Entry> main_routes();
+  static std::span<const Entry> training_routes();    // tinker_training.cpp
   static std::span<const Entry> checkpoint_routes();  // tinker_checkpoints.cpp
   static std::span<const Entry> sampler_routes();     // tinker_samplers.cpp
   static std::span<const Entry> account_routes();     // tinker_accounts.cpp
-  static std::array<std::span<const Entry>, 4> route_tables();
+  static std::array<std::span<const Entry>, 5> route_tables();
 
   void client_config(Call& call);
   void dynamic_config(Call& call);
