@@ -26,9 +26,11 @@ TEST(Keys, AreFoundByTheirHashUntilTheyEnd) {
   EXPECT_EQ(entry->owner, "user-" + sha256_hex(key).substr(0, 16));
   EXPECT_EQ(keys.find(key + "x", 100), nullptr);
   EXPECT_EQ(keys.find("", 100), nullptr);
+  EXPECT_NE(keys.find(key, 200), nullptr);
   keys.revoke("ann", 200);
-  EXPECT_NE(keys.find(key, 199), nullptr);
   EXPECT_EQ(keys.find(key, 200), nullptr);
+  EXPECT_EQ(keys.find(key, 100), nullptr) << "whatever becomes of the clock";
+  EXPECT_TRUE(to_json(keys.list().at(0)).at("revoked").get<bool>());
   EXPECT_HAS(thrown([&] { keys.revoke("ann", 201); }, ErrorKind::kNotFound), "no valid key");
   EXPECT_EQ(read_file(dir / "store.db").find(key), std::string::npos);
 }

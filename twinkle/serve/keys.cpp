@@ -10,7 +10,10 @@
 namespace twinkle::serve {
 namespace {
 
-bool valid(const KeyEntry& entry, double now) { return !entry.expires || *entry.expires > now; }
+// Whatever becomes of the clock, what was revoked stays so.
+bool valid(const KeyEntry& entry, double now) {
+  return !entry.revoked && (!entry.expires || *entry.expires > now);
+}
 
 std::string id_of(const std::string& hash) { return "key-" + hash.substr(0, 12); }
 
@@ -36,6 +39,7 @@ KeyEntry entry_from(const Json& j) {
   out.priority = whole<int64_t>(j.at("priority"));
   out.created = j.at("created");
   if (!j.at("expires").is_null()) out.expires = j.at("expires").get<double>();
+  out.revoked = j.value("revoked", false);
   return out;
 }
 
@@ -54,7 +58,8 @@ Json to_json(const KeyEntry& e) {
             {"tokens_per_minute", e.limits.tokens_per_minute}}},
           {"priority", e.priority},
           {"created", e.created},
-          {"expires", e.expires ? Json(*e.expires) : Json(nullptr)}};
+          {"expires", e.expires ? Json(*e.expires) : Json(nullptr)},
+          {"revoked", e.revoked}};
 }
 
 Keys::Keys(const std::string& path, const Disk& disk) : db_(path, disk.sqlite_vfs) {
@@ -62,14 +67,12 @@ Keys::Keys(const std::string& path, const Disk& disk) : db_(path, disk.sqlite_vf
   db_.run("CREATE TABLE IF NOT EXISTS api_keys(hash TEXT PRIMARY KEY, entry TEXT NOT NULL)");
   take_over_old_table();
   db_.run("COMMIT");
-  const std::lock_guard lock(mutex_);
   load();
 }
 
 // The first servers kept a hash and an owner, and every key might do everything.
 void Keys::take_over_old_table() {
   if (!Statement(db_, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'keys'").row()) return;
-  const std::lock_guard lock(mutex_);
   for (Statement rows(db_, "SELECT hash, owner FROM keys"); rows.row();) {
     const std::string id = id_of(rows.text(0));
     write(rows.text(0), {.id = id, .name = id, .owner = rows.text(1)});
@@ -81,7 +84,7 @@ void Keys::load() {
   Statement version(db_, "PRAGMA data_version");
   version.row();
   version_ = version.text(0);
-  std::map<std::string, std::shared_ptr<const KeyEntry>, std::less<>> entries;
+  Entries entries;
   for (Statement rows(db_, "SELECT hash, entry FROM api_keys"); rows.row();) {
     try {
       entries[rows.text(0)] = std::make_shared<const KeyEntry>(entry_from(parse_json(rows.text(1), "store")));
@@ -89,77 +92,88 @@ void Keys::load() {
       throw unavailable("[keys] an entry is not as this program writes it");
     }
   }
-  entries_ = std::move(entries);
+  show(std::move(entries));
+}
+
+void Keys::show(Entries entries) {
+  auto shown = std::make_shared<const Entries>(std::move(entries));
+  const std::lock_guard lock(mutex_);
+  entries_ = std::move(shown);
+}
+
+std::shared_ptr<const Keys::Entries> Keys::entries() const {
+  const std::lock_guard lock(mutex_);
+  return entries_;
 }
 
 void Keys::refresh() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(changing_);
   Statement version(db_, "PRAGMA data_version");
   if (version.row() && version.text(0) != version_) load();
 }
 
 std::shared_ptr<const KeyEntry> Keys::find(std::string_view key, double now) const {
   // Looking a hash up tells nothing of the key by its time.
-  const std::string hash = sha256_hex(key);
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(hash);
-  return found == entries_.end() || !valid(*found->second, now) ? nullptr : found->second;
+  const auto all = entries();
+  const auto found = all->find(sha256_hex(key));
+  return found == all->end() || !valid(*found->second, now) ? nullptr : found->second;
 }
 
 std::shared_ptr<const KeyEntry> Keys::by_id(const std::string& id, double now) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [hash, entry] : entries_) {
+  const auto all = entries();
+  for (const auto& [hash, entry] : *all) {
     if (entry->id == id && valid(*entry, now)) return entry;
   }
   return nullptr;
 }
 
 std::vector<KeyEntry> Keys::list() const {
-  const std::lock_guard lock(mutex_);
+  const auto all = entries();
   std::vector<KeyEntry> out;
-  for (const auto& [hash, entry] : entries_) out.push_back(*entry);
+  for (const auto& [hash, entry] : *all) out.push_back(*entry);
   return out;
 }
 
-bool Keys::empty() const {
-  const std::lock_guard lock(mutex_);
-  return entries_.empty();
-}
+bool Keys::empty() const { return entries()->empty(); }
 
 int64_t Keys::priority_of(const std::string& owner, double now) const {
-  const std::lock_guard lock(mutex_);
+  const auto all = entries();
   int64_t out = 1;
-  for (const auto& [hash, entry] : entries_) {
+  for (const auto& [hash, entry] : *all) {
     if (entry->owner == owner && valid(*entry, now)) out = std::max(out, entry->priority);
   }
   return out;
 }
 
-// Under mutex_.
 void Keys::write(const std::string& hash, const KeyEntry& entry) {
   Statement(db_, "INSERT OR REPLACE INTO api_keys VALUES(?, ?)", {hash, to_json(entry).dump()}).row();
-  entries_[hash] = std::make_shared<const KeyEntry>(entry);
+  Entries changed = *entries();
+  changed[hash] = std::make_shared<const KeyEntry>(entry);
+  show(std::move(changed));
 }
 
 std::vector<std::string> Keys::valid_hashes(const std::string& name, double now) const {
+  const auto all = entries();
   std::vector<std::string> out;
-  for (const auto& [hash, entry] : entries_) {
+  for (const auto& [hash, entry] : *all) {
     if ((entry->name == name || entry->id == name) && valid(*entry, now)) out.push_back(hash);
   }
   return out;
 }
 
 const std::string& Keys::newest_of(const std::vector<std::string>& hashes) const {
+  const auto all = entries();
   return *std::ranges::max_element(hashes, {},
-                                   [&](const std::string& hash) { return entries_.at(hash)->created; });
+                                   [&](const std::string& hash) { return all->at(hash)->created; });
 }
 
 std::string Keys::add(KeyEntry entry, double now, std::string key) {
   if (key.empty()) key = random_hex("tml-", 24);
   if (key.size() < 16) throw invalid_argument("[keys] a key needs at least 16 characters");
   const std::string hash = sha256_hex(key);
-  const std::lock_guard lock(mutex_);
-  if (const auto known = entries_.find(hash); known != entries_.end()) {
+  const std::lock_guard lock(changing_);
+  const auto all = entries();
+  if (const auto known = all->find(hash); known != all->end()) {
     if (valid(*known->second, now)) return key;
     throw conflict("[keys] the key '" + known->second->name +
                    "' was revoked or has expired, and stays so; give another");
@@ -176,28 +190,29 @@ std::string Keys::add(KeyEntry entry, double now, std::string key) {
 }
 
 void Keys::revoke(const std::string& name, double now) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(changing_);
   const auto hashes = valid_hashes(name, now);
   if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
   for (const auto& hash : hashes) {
-    KeyEntry entry = *entries_.at(hash);
+    KeyEntry entry = *entries()->at(hash);
     entry.expires = now;
+    entry.revoked = true;
     write(hash, entry);
   }
 }
 
 std::string Keys::rotate(const std::string& name, double grace, double now) {
   std::string key = random_hex("tml-", 24);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(changing_);
   const auto hashes = valid_hashes(name, now);
   if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
-  KeyEntry entry = *entries_.at(newest_of(hashes));
+  KeyEntry entry = *entries()->at(newest_of(hashes));
   const std::string fresh = sha256_hex(key);
   entry.id = id_of(fresh);  // tokens of the old key end with it
   entry.created = now;
   write(fresh, entry);  // first: a crash between the two leaves both
   for (const auto& hash : hashes) {
-    KeyEntry old = *entries_.at(hash);
+    KeyEntry old = *entries()->at(hash);
     old.expires = std::min(old.expires.value_or(now + grace), now + grace);
     write(hash, old);
   }
@@ -205,11 +220,11 @@ std::string Keys::rotate(const std::string& name, double grace, double now) {
 }
 
 void Keys::change(const std::string& name, const std::function<void(KeyEntry&)>& edit, double now) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(changing_);
   const auto hashes = valid_hashes(name, now);
   if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
   for (const auto& hash : hashes) {
-    const KeyEntry& old = *entries_.at(hash);
+    const KeyEntry old = *entries()->at(hash);
     KeyEntry entry = old;
     edit(entry);
     entry.id = old.id;

@@ -41,6 +41,7 @@ struct KeyEntry {
   int64_t priority = 1;  // share of the passes when several want them: 1 to 100
   double created = 0;    // seconds since 1970
   std::optional<double> expires;
+  bool revoked = false;  // `expires` says when
 };
 
 class Keys {
@@ -73,16 +74,22 @@ class Keys {
   void refresh();
 
  private:
+  using Entries = std::map<std::string, std::shared_ptr<const KeyEntry>, std::less<>>;  // by hash
+
   void take_over_old_table();
-  void load();  // under mutex_
+  // All under changing_.
+  void load();
   void write(const std::string& hash, const KeyEntry& entry);
   std::vector<std::string> valid_hashes(const std::string& name, double now) const;
   const std::string& newest_of(const std::vector<std::string>& hashes) const;
+  void show(Entries entries);
+  std::shared_ptr<const Entries> entries() const;
 
-  mutable std::mutex mutex_;
+  std::mutex changing_;  // guards the two below; whoever changes entries_ holds it
   Database db_;
-  std::string version_;  // of the file, when it was read
-  std::map<std::string, std::shared_ptr<const KeyEntry>, std::less<>> entries_;  // by hash
+  std::string version_;       // of the file, when it was read
+  mutable std::mutex mutex_;  // guards the pointer: requests do not wait for the disk
+  std::shared_ptr<const Entries> entries_ = std::make_shared<const Entries>();
 };
 
 /// What is shown of a key: everything but the key, which nobody has.

@@ -124,9 +124,10 @@ void list(const Keys& keys, bool json) {
     std::string scopes;
     for (const auto& name : entry.scopes.names()) scopes += (scopes.empty() ? "" : ",") + name;
     std::string until;
-    if (entry.expires)
-      until =
-          std::string(*entry.expires > clock_now() ? "  expires " : "  expired ") + time_text(*entry.expires);
+    if (entry.expires) {
+      const bool over = *entry.expires <= clock_now();
+      until = (entry.revoked ? "  revoked " : over ? "  expired " : "  expires ") + time_text(*entry.expires);
+    }
     write_out(entry.name + "  " + entry.id + "  " + scopes + "  " + limits_text(entry.limits) +
               "  priority " + std::to_string(entry.priority) + until + "\n");
   }
