@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/serve/core_testing.h"
+#include "tests/serve/sim_disk.h"
 #include "tests/thrown.h"
 
 namespace twinkle::serve {
@@ -209,22 +210,27 @@ TEST(CoreRestart, GoesOnWhileASnapshotIsWritten) {
   EXPECT_EQ(killed.weight(kAnn, m, 5), 27.5);
 }
 
-// A snapshot that the disk refused is tried again without another step.
+// A snapshot that the disk refused is tried again without another step, after a longer while each time.
 TEST(CoreRestart, TriesASnapshotAgain) {
   const test::TempDir dir;
+  std::vector<Clock::time_point> tries;  // the last one when the rig goes
   Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5),
                          .snapshot_operations = 1,
                          .upkeep_wait = std::chrono::milliseconds(20)});
   const std::string m = rig.make_model(kAnn);
-  std::atomic<int> tries{0};
-  rig.seen().on_write = [&](const char*) {
-    if (++tries <= 3) throw exhausted("the disk is full");
+  rig.seen().on_write = [&](const char* moment) {
+    if (moment == std::string("end")) return;
+    tries.push_back(Clock::now());
+    if (tries.size() <= 3) throw exhausted("the disk is full");
   };
   rig.submit(Rig::call(kAnn, m, 1, {1}));
   rig.run(Rig::step(kAnn, m, 2));
   for (int i = 0; i < 400 && rig.core().counts().snapshots == 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(rig.core().counts().snapshots, 1);
+  ASSERT_EQ(tries.size(), 4u);
+  for (size_t i = 1; i < tries.size(); ++i)
+    EXPECT_GE(tries[i] - tries[i - 1], std::chrono::milliseconds(20 << i)) << i;
   EXPECT_EQ(rig.weight(kAnn, m, 3), 51);
 }
 
@@ -340,6 +346,36 @@ TEST(CoreRestart, ReplaysALoadWhoseCheckpointIsGone) {
   rig.run(Rig::save(kAnn, m, 7, "x", "weights", true));
   rig.reopen();
   EXPECT_EQ(rig.weight(kAnn, m, 8), 58);
+}
+
+// Whichever call of the disk is the first that fails while a checkpoint is put down, with all behind it: what
+// its client is told of it, now or after a crash, is what the next start has.
+TEST(CoreRestart, TellsOfASaveWhatTheNextStartHas) {
+  const std::string path = "tinker://s:train:0/weights/x";
+  int untold = 0, told = 0;
+  for (int64_t from = 0; from < 16; ++from) {
+    const test::TempDir dir;
+    SimDisk disk(dir / "data");
+    const CoreOptions options{.gap_wait = std::chrono::milliseconds(5)};
+    std::string id;
+    {
+      Rig rig(dir / "data", options, 0, disk.disk());
+      const std::string m = rig.make_model(kAnn);
+      disk.follow({.from = from, .until = INT64_MAX, .one_in = 1, .parts = {SimDisk::kStore}, .syncs = true});
+      id = rig.submit(Rig::save(kAnn, m, 1, "x"));
+      for (int i = 0; i < 20 && rig.core().counts().waiting > 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      ++(rig.core().counts().waiting > 0 ? untold : told);
+      disk.stop();
+    }
+    disk.restart();
+    disk.follow({});
+    Rig rig(dir / "data", options, 0, disk.disk());
+    EXPECT_EQ(rig.result(id, kAnn), R"({"path":"tinker://s:train:0/weights/x"})") << from;
+    EXPECT_TRUE(rig.store().checkpoint(path, kAnn, 0).has_value()) << from;
+  }
+  EXPECT_GT(untold, 0);
+  EXPECT_GT(told, 0);
 }
 
 // So is one that was deleted; its folder goes when nobody needs it.

@@ -244,8 +244,11 @@ TEST(Core, UnloadsAModelForGood) {
   rig.run(Rig::save(kAnn, m, 3, "x"));
   rig.submit(Rig::call(kAnn, m, 4, {1}));
   const Operation unload{.kind = OpKind::kUnload, .owner = kAnn, .target = m, .seq = -1};
+  rig.make_model(kAnn, "s:train:9", 1000);  // which is refused
+  EXPECT_EQ(rig.core().counts().models, 1);
   const std::string id = rig.submit(unload);
   EXPECT_EQ(rig.result(id, kAnn), R"({"model_id":"s:train:0","type":"unload_model"})");
+  EXPECT_EQ(rig.core().counts().models, 0);
   EXPECT_EQ(rig.submit(unload), id);
   EXPECT_EQ(rig.run(Rig::step(kAnn, m, 5)), "error: [model] this model was unloaded");
   EXPECT_EQ(rig.run(Rig::step(kAnn, m, 6)), "error: [model] this model was unloaded");

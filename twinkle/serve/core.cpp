@@ -298,7 +298,8 @@ void Core::cancel(const std::string& request_id, const std::string& owner) {
 }
 
 Core::Completions Core::completions_of(const std::string& sampler, int64_t client, uint64_t cursor) const {
-  constexpr size_t kMost = 1024;  // copied while others wait
+  constexpr size_t kMost = 1024;          // copied while others wait
+  if (cursor >= next_place_) cursor = 0;  // nobody was given it, unless by a data folder that was put back
   Completions out{.cursor = cursor};
   const auto of_sampler = by_sampler_.find(sampler);
   if (of_sampler == by_sampler_.end()) return out;
@@ -383,8 +384,11 @@ Core::Counts Core::counts() const {
     counts.waiting += load.operations;
     if (load.operations > 0) counts.waiting_of[owner] = load.operations;
   }
-  counts.models = std::ranges::count_if(
-      models_, [](const auto& entry) { return entry.second->queue.closed() != kUnloadNumber; });
+  counts.models = std::ranges::count_if(models_, [](const auto& entry) {
+    const Model& model = *entry.second;
+    const bool created = model.made || !model.snapshot.folder.empty();
+    return created && model.queue.closed() != kUnloadNumber;
+  });
   counts.samples = static_cast<int64_t>(samples_.size());
   counts.log_pending = log_->pending();
   counts.log_bytes = log_->size_bytes();

@@ -164,6 +164,9 @@ class Core {
     Snapshot snapshot;                  // the newest that is durable
     bool being_written = false;         // there is one that is not yet
     bool wanted = false;                // soon, whatever was carried out since
+    int failures = 0;                   // of the disk, since the last that was written
+    Clock::time_point not_before{};     // so the next one waits
+    bool made = false;                  // in this start; otherwise there may be a snapshot
     std::deque<FuturePtr> kept;         // operations since the snapshot
     int64_t operations = 0, bytes = 0;  // the thread's own: carried out since the last one was taken
   };
@@ -231,7 +234,9 @@ class Core {
   void run();
   bool train_round();
   std::vector<Turn> take_turns(Clock::time_point now);
+  std::optional<Clock::time_point> ready_at(const std::string& id, const Model& model) const;
   void carry_out_alone(Turn& turn);
+  void finish_doubtful();
   void make_resident(const Turn& turn);
   Json create_model(const Operation& op);
   Json load_weights(Turn& turn, const Operation& op);
@@ -294,7 +299,12 @@ class Core {
   std::map<std::string, uint64_t> weights_used_;  // when each was
   uint64_t uses_ = 0;
   std::set<std::string> lost_;  // models that could not be brought back after a restart
-  bool sweep_ = true;           // there may be folders of checkpoints that nobody has
+  struct Failed {
+    OpPtr op;
+    Result result;
+  };
+  std::map<std::string, Failed> doubtful_;  // by model: Store::in_doubt
+  bool sweep_ = true;                       // there may be folders of checkpoints that nobody has
   std::map<std::tuple<double, std::string, std::string, std::string, std::string>, int64_t> used_;
   Clock::time_point last_housekeeping_{};
   Clock::duration train_time_{};

@@ -58,7 +58,7 @@ void Core::run() {
     if (busy || !samples_.empty()) continue;
     auto until = clocks().steady() + options_.upkeep_wait;
     for (const auto& [id, model] : models_) {
-      if (const auto at = model->queue.ready_at()) until = std::min(until, *at);
+      if (const auto at = ready_at(id, *model)) until = std::min(until, *at);
     }
     changed_.wait_for(lock, clocks().nap(until));
   }
@@ -79,7 +79,7 @@ std::vector<Core::Turn> Core::take_turns(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   std::map<std::string, int64_t> ready;  // models by owner
   for (const auto& [id, model] : models_) {
-    if (const auto at = model->queue.ready_at(); at && *at <= now) ++ready[model->owner];
+    if (const auto at = ready_at(id, *model); at && *at <= now) ++ready[model->owner];
   }
   std::map<std::string, int64_t> priorities;
   int64_t highest = 1;
@@ -88,6 +88,7 @@ std::vector<Core::Turn> Core::take_turns(Clock::time_point now) {
     highest = std::max(highest, priorities[owner] = options_.priority(owner));
   }
   for (auto& [id, model] : models_) {
+    if (!ready_at(id, *model)) continue;
     int64_t bytes = options_.turn_bytes;
     if (const auto found = priorities.find(model->owner); found != priorities.end())
       bytes = bytes * found->second / highest / ready.at(model->owner);
@@ -162,10 +163,15 @@ void Core::carry_out_alone(Turn& turn) {
         answer = save_for_sampler(*op);
         break;
     }
+    if (creates) {
+      const std::lock_guard lock(mutex_);
+      turn.model->made = true;
+    }
     finish(op, json_result(answer));
     ++turn.model->operations;
   } catch (...) {
-    return finish(op, failure_of(caught_error("server")));
+    doubtful_[turn.id] = {op, failure_of(caught_error("server"))};
+    return finish_doubtful();
   }
   if (op->kind == OpKind::kUnload) note_unloaded(turn.id, *turn.model);
   if (op->kind != OpKind::kLoadWeights) return;
@@ -174,6 +180,23 @@ void Core::carry_out_alone(Turn& turn) {
     turn.model->wanted = true;
   }
   if (snapshot_is_due(*turn.model)) take_snapshot(turn.id, *turn.model);
+}
+
+// What the store failed to write may be there at the next start all the same. Until it is not, the operation
+// has no result and nothing of its model is carried out: a start does it again and says how it went.
+void Core::finish_doubtful() {
+  if (doubtful_.empty()) return;
+  try {
+    store_.settle();
+  } catch (const Error&) {  // as the write before it, of which the server's log has been told
+    return;
+  }
+  for (const auto& [model, failed] : std::exchange(doubtful_, {})) finish(failed.op, failed.result);
+  sweep_ = true;  // of what a save has written
+}
+
+std::optional<Clock::time_point> Core::ready_at(const std::string& id, const Model& model) const {
+  return doubtful_.contains(id) ? std::nullopt : model.queue.ready_at();
 }
 
 Json Core::create_model(const Operation& op) {
@@ -260,12 +283,7 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
     for (const auto& file : fs::directory_iterator(path(checkpoint.folder)))
       checkpoint.bytes += static_cast<int64_t>(file.file_size());
     before_store_changes();
-    try {
-      store_.put(checkpoint);
-    } catch (...) {  // the disk may have it all the same
-      old ? store_.put(*old) : store_.remove(checkpoint);
-      throw;
-    }
+    store_.put(checkpoint);
     count_usage(op, model->session, model->base_model, "checkpoint", 1);
     sweep_ = true;  // another may have had this name
   } catch (...) {
@@ -581,7 +599,7 @@ bool Core::sample_for_a_while(Clock::time_point begin, Monitor::Pass& pass) {
     const std::lock_guard lock(mutex_);
     if (stopping_) return true;
     const bool training = std::ranges::any_of(models_, [&](const auto& entry) {
-      const auto at = entry.second->queue.ready_at();
+      const auto at = ready_at(entry.first, *entry.second);
       return at && *at <= now;
     });
     if (training && now - begin >= share) return true;

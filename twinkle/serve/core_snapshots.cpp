@@ -59,8 +59,9 @@ bool Core::snapshot_is_due(const Model& model) const {
 
 bool Core::is_due(const Model& model) const {
   const std::lock_guard lock(mutex_);
-  return !model.being_written && (model.wanted || model.operations >= options_.snapshot_operations ||
-                                  model.bytes >= options_.snapshot_bytes);
+  return !model.being_written && clocks().steady() >= model.not_before &&
+         (model.wanted || model.operations >= options_.snapshot_operations ||
+          model.bytes >= options_.snapshot_bytes);
 }
 
 // Few are written at a time, so models wait in line, or some would never have their turn beside others that
@@ -95,7 +96,7 @@ std::set<const Core::Turn*> Core::turns_to_snapshot(const std::vector<Turn>& tur
 
 // The copy is taken here; the disk is another thread's.
 void Core::take_snapshot(const std::string& id, Model& model) {
-  if (lost_.contains(id)) return;  // the log can still bring it back
+  if (lost_.contains(id) || doubtful_.contains(id)) return;  // the log can still bring it back
   Snapshot snapshot{.closed = model.queue.closed()};
   {
     const std::lock_guard lock(mutex_);
@@ -147,6 +148,7 @@ void Core::snapshot_written(const std::string& id, const Snapshot& snapshot,
       Model& model = *found->second;
       old = std::exchange(model.snapshot, snapshot).folder;
       model.being_written = false;
+      model.failures = 0;
       std::erase_if(model.kept, [&](const FuturePtr& future) {
         if (future->head.seq > snapshot.closed || !future->result) return false;
         future->op.reset();
@@ -160,13 +162,17 @@ void Core::snapshot_written(const std::string& id, const Snapshot& snapshot,
   remove_folder(old);
 }
 
-// The one before stays; the model has another try later.
+// The one before stays; the model has another try, later each time.
 void Core::snapshot_failed(const std::string& id, const Snapshot& snapshot) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = models_.find(id); found != models_.end()) {
-      found->second->being_written = false;
-      found->second->wanted = true;
+      constexpr int kMostDoublings = 6;
+      Model& model = *found->second;
+      model.being_written = false;
+      model.wanted = true;
+      model.failures = std::min(model.failures + 1, kMostDoublings);
+      model.not_before = clocks().steady() + options_.upkeep_wait * (1 << model.failures);
     }
   }
   remove_folder(snapshot.folder);

@@ -176,6 +176,7 @@ void Core::housekeeping() {
   const auto moment = clocks().steady();
   if (moment - last_housekeeping_ < options_.upkeep_wait) return;
   last_housekeeping_ = moment;
+  finish_doubtful();
   if (drop_ended_.exchange(false)) drop_ended_now();
   {
     const std::lock_guard lock(mutex_);

@@ -96,7 +96,7 @@ void Store::load() {
                       ", this program reads up to " + std::to_string(kVersion));
   }
   db_.run(kTables);
-  db_.run(("PRAGMA user_version=" + std::to_string(kVersion)).c_str());
+  write_version();
   for (Statement things(db_, "SELECT kind, entry FROM things", {}); things.row();) {
     const std::string kind = things.text(0);
     const Json e = parse_json(things.text(1), "store");
@@ -151,6 +151,8 @@ void Store::load() {
   }
 }
 
+void Store::write_version() { db_.run(("PRAGMA user_version=" + std::to_string(kVersion)).c_str()); }
+
 // Things.
 
 template <class T>
@@ -167,6 +169,12 @@ void Store::change(Work&& work) {
     in_doubt_ = true;
     throw;
   }
+}
+
+// SQLite has taken back what failed, so what comes next is written over it in the write-ahead log.
+void Store::settle() {
+  const std::lock_guard writing(writing_);
+  if (in_doubt_) change([&] { write_version(); });
 }
 
 template <class T>

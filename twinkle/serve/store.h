@@ -147,11 +147,15 @@ class Store {
   std::vector<Checkpoint> checkpoints_of(const std::string& owner, const std::string& run, double now) const;
   /// A write has failed and none has succeeded since: a start may find it done or not.
   bool in_doubt() const { return in_doubt_; }
+  /// Ends the doubt by a write of its own, after which the one that failed is gone for good. Nothing when
+  /// there is none; unavailable or disk_full() where this fails too.
+  void settle();
   /// Where checkpoints and samplers have their weights.
   std::set<std::string> folders() const;
 
  private:
   void load();
+  void write_version();
   template <class Wanted>
   std::vector<std::string> sessions_where(Wanted wanted) const;
   template <class Work>
