@@ -51,6 +51,7 @@ class SimDisk {
     std::set<int> parts;          // of which
     bool full = false;            // writes fail as on a full disk, else as on a broken one
     bool syncs = false;           // also syncs fail
+    int read_one_in = 0;          // so many reads of the log and the store fail; 0: none
     int sync_ms = 0;              // one sync in eight takes so long
     int64_t death_at = -1;        // with this call of `death_of` the machine stops
     Part death_of = kLog;
@@ -78,7 +79,7 @@ class SimDisk {
     out.remove = [this](const char* path) { return remove(path); };
     out.make_folder = [this](const char* path) { return make_folder(path); };
     out.map = [this](const std::string& path) {
-      if (dead()) throw unavailable("[sim] the power is off");
+      check_read(path);
       return MappedFile(path);
     };
     out.sqlite_vfs = vfs_name_;
@@ -89,6 +90,7 @@ class SimDisk {
     const std::lock_guard lock(mutex_);
     plan_ = plan;
     for (auto& calls : calls_) calls = 0;
+    reads_ = 0;
   }
   /// The machine has stopped: nothing can be changed any more.
   bool dead() const { return dead_; }
@@ -195,6 +197,19 @@ class SimDisk {
       return 0;
     ++faults_;
     return plan_.full && !is_sync ? ENOSPC : EIO;
+  }
+  // Whether a read fails; under mutex_.
+  bool read_fault() {
+    if (dead_) return true;
+    if (plan_.read_one_in == 0 ||
+        mixed({plan_.seed, 11, reads_++}) % static_cast<uint64_t>(plan_.read_one_in) != 0)
+      return false;
+    ++faults_;
+    return true;
+  }
+  void check_read(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    if (read_fault()) throw unavailable("[sim] cannot read '" + path + "'");
   }
   static int failed(int error) {
     errno = error;
@@ -398,6 +413,11 @@ class SimDisk {
     if (sync_folder && sync_names(root_node_) != 0) return SQLITE_IOERR_DIR_FSYNC;
     return SQLITE_OK;
   }
+  int sqlite_read(SqliteFile& f, void* to, int size, int64_t at) {
+    const std::lock_guard lock(mutex_);
+    if (f.node != nullptr && read_fault()) return SQLITE_IOERR_READ;
+    return f.real()->pMethods->xRead(f.real(), to, size, at);
+  }
   int sqlite_write(SqliteFile& f, const void* data, int size, int64_t at) {
     const std::lock_guard lock(mutex_);
     if (f.node == nullptr) return f.real()->pMethods->xWrite(f.real(), data, size, at);
@@ -432,10 +452,8 @@ class SimDisk {
               delete std::exchange(f.node, nullptr);
               return f.real()->pMethods->xClose(f.real());
             },
-        .xRead =
-            [](sqlite3_file* file, void* to, int size, sqlite3_int64 at) {
-              return self(file).real()->pMethods->xRead(self(file).real(), to, size, at);
-            },
+        .xRead = [](sqlite3_file* file, void* to, int size,
+                    sqlite3_int64 at) { return self(file).disk->sqlite_read(self(file), to, size, at); },
         .xWrite = [](sqlite3_file* file, const void* data, int size,
                      sqlite3_int64 at) { return self(file).disk->sqlite_write(self(file), data, size, at); },
         .xTruncate = [](sqlite3_file* file,
@@ -486,6 +504,7 @@ class SimDisk {
   std::map<int, NodePtr> descriptors_;
   Plan plan_;
   int64_t calls_[kNumParts] = {};
+  uint64_t reads_ = 0;
   uint64_t random_ = 1;
   std::atomic<bool> dead_{false};
   std::atomic<int64_t> faults_{0};

@@ -198,6 +198,8 @@ class Simulation {
                        .until = INT64_MAX,
                        .lies = options_.disk_lies};
     if (options_.calm || options_.disk_lies || life_ > lives_) return plan;
+    constexpr uint64_t kReadsOfALife = 3;
+    if (mixed({plan.seed, kReadsOfALife}) % 4 == 0) plan.read_one_in = 12;
     switch (number(8)) {
       case 0:
         break;
