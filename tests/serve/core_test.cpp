@@ -424,6 +424,18 @@ TEST(Core, ComputesNoSampleThatWasCancelled) {
   EXPECT_EQ(sample(1), unwanted);
 }
 
+// As after a data folder was put back: what comes then must not be behind it.
+TEST(Core, TakesACursorThatNobodyWasGivenForNone) {
+  const test::TempDir dir;
+  Rig rig(dir / "data");
+  Core::Completions told{.cursor = 7};
+  const uint64_t waiter = rig.core().wait_for_any("s:sample:0", 0, uint64_t{1} << 60,
+                                                  [&](const Core::Completions& got) { told = got; });
+  EXPECT_NE(waiter, 0u);
+  rig.core().stop_waiting_for_any(waiter);
+  EXPECT_EQ(told.cursor, 0u);
+}
+
 TEST(Core, EndsSamplersOfSilentSessions) {
   const test::TempDir dir;
   HandClock clock(1000);

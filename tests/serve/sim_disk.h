@@ -1,6 +1,6 @@
 // A disk that fails as a seed says, and that can lose its power: what was not synced is then there, torn or
-// gone, name by name and write by write. It keeps real files, so that whoever reads needs no seam, and beside
-// them what a real disk would hold. SQLite comes to it through a VFS of its own. Thread-safe.
+// gone, name by name and write by write. It keeps real files, so that whoever else reads needs no seam, and
+// beside them what a real disk would hold. SQLite comes to it through a VFS of its own. Thread-safe.
 //
 // It is strict: a file's bytes are durable after a sync of the file, its name after a sync of the folder.
 // What a failed sync was to write may never come to the disk, whatever is synced later, unless its page is
@@ -52,6 +52,7 @@ class SimDisk {
     bool full = false;            // writes fail as on a full disk, else as on a broken one
     bool syncs = false;           // also syncs fail
     int read_one_in = 0;          // so many reads of the log and the store fail; 0: none
+    uint64_t reads_from = 0;      // behind so many that do not
     int sync_ms = 0;              // one sync in eight takes so long
     int64_t death_at = -1;        // with this call of `death_of` the machine stops
     Part death_of = kLog;
@@ -201,8 +202,9 @@ class SimDisk {
   // Whether a read fails; under mutex_.
   bool read_fault() {
     if (dead_) return true;
-    if (plan_.read_one_in == 0 ||
-        mixed({plan_.seed, 11, reads_++}) % static_cast<uint64_t>(plan_.read_one_in) != 0)
+    const uint64_t read = reads_++;
+    if (plan_.read_one_in == 0 || read < plan_.reads_from ||
+        mixed({plan_.seed, 11, read}) % static_cast<uint64_t>(plan_.read_one_in) != 0)
       return false;
     ++faults_;
     return true;

@@ -79,9 +79,8 @@ struct Api {
   }
   // Again for as long as the disk takes too long, as its client is told.
   Json post_until_taken(const std::string& route, const Json& body) {
-    HttpReply reply;
-    do reply = request("POST", route, body);
-    while (reply.status == 503);
+    HttpReply reply = request("POST", route, body);
+    for (int tries = 0; tries < 100 && reply.status == 503; ++tries) reply = request("POST", route, body);
     EXPECT_EQ(reply.status, 200) << route << ": " << reply.body;
     return parse_json(reply.body, "reply");
   }
@@ -359,7 +358,7 @@ TEST(TinkerApi, TellsWhichSamplesAreDone) {
   }
   // After a restart nobody knows what a client has seen of it: all comes again, behind its cursor.
   Api api(dir / "data");
-  EXPECT_EQ(poll(api, cursor, 0, true).at("completions").size(), 2u);
+  EXPECT_EQ(poll(api, cursor, 0, false).at("completions").size(), 2u);
 }
 
 TEST(TinkerApi, OpensTheAddressesThatItGaveOut) {

@@ -187,7 +187,7 @@ void Core::finish(const OpPtr& op, Result result) {
 
 void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> result) {
   std::map<uint64_t, OnOutcome> waiters;
-  std::vector<std::pair<OnCompletions, Completions>> told;
+  Told told;
   Outcome outcome;
   {
     const std::lock_guard lock(mutex_);
@@ -203,21 +203,28 @@ void Core::deliver(const std::string& request_id, std::shared_ptr<const Result> 
     remember_result(found->second, std::move(result));
     waiters.swap(future.waiters);
     outcome = outcome_of(future);
-    for (auto it = any_waiters_.begin(); future.place > 0 && it != any_waiters_.end();) {
-      const AnyWaiter& waiter = it->second;
-      Completions got;
-      if (waiter.sampler == future.head.target)
-        got = completions_of(waiter.sampler, waiter.client, waiter.cursor);
-      if (got.list.empty()) {
-        ++it;
-        continue;
-      }
-      told.emplace_back(std::move(it->second.on_any), std::move(got));
-      it = any_waiters_.erase(it);
-    }
+    if (future.place > 0) told = take_told(future.head.target);
   }
   for (const auto& [id, waiter] : waiters) waiter(outcome);
   for (const auto& [on_any, completions] : told) on_any(completions);
+}
+
+// Who waits for samples of that sampler, "": of any, and has some now.
+Core::Told Core::take_told(const std::string& sampler) {
+  Told told;
+  for (auto it = any_waiters_.begin(); it != any_waiters_.end();) {
+    const AnyWaiter& waiter = it->second;
+    Completions got;
+    if (sampler.empty() || waiter.sampler == sampler)
+      got = completions_of(waiter.sampler, waiter.client, waiter.cursor);
+    if (got.list.empty()) {
+      ++it;
+      continue;
+    }
+    told.emplace_back(std::move(it->second.on_any), std::move(got));
+    it = any_waiters_.erase(it);
+  }
+  return told;
 }
 
 void Core::remember_result(const FuturePtr& future, std::shared_ptr<const Result> result) {
@@ -298,7 +305,8 @@ void Core::cancel(const std::string& request_id, const std::string& owner) {
 }
 
 Core::Completions Core::completions_of(const std::string& sampler, int64_t client, uint64_t cursor) const {
-  constexpr size_t kMost = 1024;          // copied while others wait
+  constexpr size_t kMost = 1024;  // copied while others wait
+  if (!places_hold_) return {.cursor = cursor};
   if (cursor >= next_place_) cursor = 0;  // nobody was given it, unless by a data folder that was put back
   Completions out{.cursor = cursor};
   const auto of_sampler = by_sampler_.find(sampler);
@@ -328,7 +336,7 @@ uint64_t Core::wait_for_any(const std::string& sampler, int64_t client, uint64_t
     got = completions_of(sampler, client, cursor);
     if (got.list.empty()) {
       any_waiters_[next_waiter_] = {
-          .sampler = sampler, .client = client, .cursor = cursor, .on_any = std::move(on_any)};
+          .sampler = sampler, .client = client, .cursor = got.cursor, .on_any = std::move(on_any)};
       return next_waiter_++;
     }
   }

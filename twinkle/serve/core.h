@@ -105,7 +105,8 @@ class Core {
     uint64_t cursor = 0;  // what comes later is behind it, also after a restart
   };
   using OnCompletions = std::function<void(const Completions&)>;
-  /// Those behind `cursor` with numbers of one client (number / kClientNumbers), at once.
+  /// Those behind `cursor` with numbers of one client (number / kClientNumbers), at once. A cursor that
+  /// nobody was given counts as 0.
   static constexpr int64_t kClientNumbers = 1'000'000'000;
   Completions completions(const std::string& sampler, int64_t client, uint64_t cursor) const;
   /// The same when there are any. Returns what stop_waiting_for_any() takes, 0 when the call was made
@@ -224,6 +225,8 @@ class Core {
   static Outcome outcome_of(const Future& future);
   void charge(Operation& op);  // under mutex_, as all of these
   void discharge(const Operation& op);
+  using Told = std::vector<std::pair<OnCompletions, Completions>>;
+  Told take_told(const std::string& sampler);
   void remember_result(const FuturePtr& future, std::shared_ptr<const Result> result);
   Completions completions_of(const std::string& sampler, int64_t client, uint64_t cursor) const;
   static std::string number_key(const std::string& target, int64_t seq) {
@@ -237,6 +240,8 @@ class Core {
   std::optional<Clock::time_point> ready_at(const std::string& id, const Model& model) const;
   void carry_out_alone(Turn& turn);
   void finish_doubtful();
+  template <class Entry>
+  void put_down(const Entry& entry);
   void make_resident(const Turn& turn);
   Json create_model(const Operation& op);
   Json load_weights(Turn& turn, const Operation& op);
@@ -278,6 +283,7 @@ class Core {
   std::map<std::string, std::map<uint64_t, FuturePtr>> by_sampler_;  // those with a result, by place
   uint64_t next_place_ = 0, first_place_ = 0;                        // first: of this start
   std::atomic<bool> start_noted_{true};                              // the log has it, or will
+  bool places_hold_ = false;  // it has it: the next start gives none of these places again
   std::map<uint64_t, AnyWaiter> any_waiters_;
   bool cancelled_ = false;  // a sample that is being computed
   uint64_t next_id_ = 1, next_waiter_ = 1;
@@ -304,6 +310,7 @@ class Core {
     Result result;
   };
   std::map<std::string, Failed> doubtful_;  // by model: Store::in_doubt
+  bool put_failed_ = false;                 // the store, with what an operation wrote: it is in doubt
   bool sweep_ = true;                       // there may be folders of checkpoints that nobody has
   std::map<std::tuple<double, std::string, std::string, std::string, std::string>, int64_t> used_;
   Clock::time_point last_housekeeping_{};

@@ -170,7 +170,9 @@ void Core::carry_out_alone(Turn& turn) {
     finish(op, json_result(answer));
     ++turn.model->operations;
   } catch (...) {
-    doubtful_[turn.id] = {op, failure_of(caught_error("server"))};
+    const Result result = failure_of(caught_error("server"));
+    if (!std::exchange(put_failed_, false)) return finish(op, result);
+    doubtful_[turn.id] = {op, result};
     return finish_doubtful();
   }
   if (op->kind == OpKind::kUnload) note_unloaded(turn.id, *turn.model);
@@ -193,6 +195,16 @@ void Core::finish_doubtful() {
   }
   for (const auto& [model, failed] : std::exchange(doubtful_, {})) finish(failed.op, failed.result);
   sweep_ = true;  // of what a save has written
+}
+
+template <class Entry>
+void Core::put_down(const Entry& entry) {
+  try {
+    store_.put(entry);
+  } catch (...) {
+    put_failed_ = true;
+    throw;
+  }
 }
 
 std::optional<Clock::time_point> Core::ready_at(const std::string& id, const Model& model) const {
@@ -283,7 +295,7 @@ Json Core::save_weights(Turn& turn, const Operation& op) {
     for (const auto& file : fs::directory_iterator(path(checkpoint.folder)))
       checkpoint.bytes += static_cast<int64_t>(file.file_size());
     before_store_changes();
-    store_.put(checkpoint);
+    put_down(checkpoint);
     count_usage(op, model->session, model->base_model, "checkpoint", 1);
     sweep_ = true;  // another may have had this name
   } catch (...) {
@@ -320,7 +332,7 @@ Json Core::save_for_sampler(const Operation& op) {
   removing_.wait();  // of what an earlier try left under this name
   engine_->save_model(op.target, path(sampler.folder), false);
   before_store_changes();
-  store_.put(sampler);
+  put_down(sampler);
   store_.touch_session(sampler.session);
   return {{"sampling_session_id", sampler.id}};
 }

@@ -78,7 +78,17 @@ void Core::note_start() {
   start_noted_ = true;
   const std::lock_guard lock(mutex_);
   log_->append(numbers_record(), [this](const std::exception_ptr& error) {
-    if (error) start_noted_ = false;
+    if (error) {
+      start_noted_ = false;
+      return;
+    }
+    Told told;
+    {
+      const std::lock_guard lock(mutex_);
+      places_hold_ = true;
+      told = take_told("");
+    }
+    for (const auto& [on_any, completions] : told) on_any(completions);
   });
 }
 

@@ -83,7 +83,7 @@ void Keys::take_over_old_table() {
 void Keys::load() {
   Statement version(db_, "PRAGMA data_version");
   version.row();
-  version_ = version.text(0);
+  std::string read = version.text(0);
   Entries entries;
   for (Statement rows(db_, "SELECT hash, entry FROM api_keys"); rows.row();) {
     try {
@@ -93,6 +93,7 @@ void Keys::load() {
     }
   }
   show(std::move(entries));
+  version_ = std::move(read);  // last: what could not be read is read again
 }
 
 void Keys::show(Entries entries) {
@@ -113,8 +114,8 @@ void Keys::refresh() {
 }
 
 std::shared_ptr<const KeyEntry> Keys::find(std::string_view key, double now) const {
-  // Looking a hash up tells nothing of the key by its time.
   const auto all = entries();
+  // Looking a hash up tells nothing of the key by its time.
   const auto found = all->find(sha256_hex(key));
   return found == all->end() || !valid(*found->second, now) ? nullptr : found->second;
 }

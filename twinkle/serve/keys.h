@@ -53,7 +53,7 @@ class Keys {
   std::shared_ptr<const KeyEntry> find(std::string_view key, double now) const;
   /// The valid key with that id; null when there is none.
   std::shared_ptr<const KeyEntry> by_id(const std::string& id, double now) const;
-  /// By hash order; also those that have expired.
+  /// By hash order; also those that have expired or were revoked.
   std::vector<KeyEntry> list() const;
   bool empty() const;
   /// The highest of an owner's valid keys.
@@ -76,14 +76,14 @@ class Keys {
  private:
   using Entries = std::map<std::string, std::shared_ptr<const KeyEntry>, std::less<>>;  // by hash
 
+  std::shared_ptr<const Entries> entries() const;
+  // Those that change them, and what they use: under changing_.
   void take_over_old_table();
-  // All under changing_.
   void load();
   void write(const std::string& hash, const KeyEntry& entry);
   std::vector<std::string> valid_hashes(const std::string& name, double now) const;
   const std::string& newest_of(const std::vector<std::string>& hashes) const;
   void show(Entries entries);
-  std::shared_ptr<const Entries> entries() const;
 
   std::mutex changing_;  // guards the two below; whoever changes entries_ holds it
   Database db_;

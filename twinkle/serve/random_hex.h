@@ -1,4 +1,4 @@
-// Names and keys that nobody can guess.
+// Names, keys and seeds that nobody can guess.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace twinkle::serve {
 
 /// `prefix` and `bytes` random bytes of the operating system in hexadecimal.
 std::string random_hex(std::string prefix, size_t bytes);
-/// Of a run that names none: not negative as an int64_t.
+/// For a model or a sample that names none: not negative as an int64_t.
 uint64_t random_seed();
 
 }  // namespace twinkle::serve

@@ -33,6 +33,7 @@ void Database::run(const char* sql) const {
   if (sqlite3_exec(db_, sql, nullptr, nullptr, &message) == SQLITE_OK) return;
   const std::string why = message == nullptr ? sqlite3_errmsg(db_) : message;
   sqlite3_free(message);
+  if (sqlite3_errcode(db_) == SQLITE_FULL) throw disk_full();
   throw unavailable("[store] " + why);
 }
 

@@ -173,6 +173,7 @@ void Store::change(Work&& work) {
 
 // SQLite has taken back what failed, so what comes next is written over it in the write-ahead log.
 void Store::settle() {
+  if (!in_doubt_) return;  // without waiting for another's write
   const std::lock_guard writing(writing_);
   if (in_doubt_) change([&] { write_version(); });
 }

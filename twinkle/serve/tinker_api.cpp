@@ -4,9 +4,8 @@
 #include "twinkle/serve/disk_full.h"
 #include "twinkle/serve/limit_reply.h"
 #include "twinkle/serve/random_hex.h"
+#include "twinkle/serve/tinker_json.h"
 #include "twinkle/serve/tinker_replies.h"
-#include "twinkle/serve/tinker_requests.h"
-#include "twinkle/serve/tinker_wire.h"
 #include "twinkle/serve/zstd_body.h"
 
 namespace twinkle::serve {

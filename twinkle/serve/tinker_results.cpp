@@ -1,8 +1,6 @@
 // What became of an operation, as the Tinker API tells it.
-#include "twinkle/core/number_lists.h"
 #include "twinkle/serve/tinker_api.h"
 #include "twinkle/serve/tinker_replies.h"
-#include "twinkle/serve/tinker_requests.h"
 #include "twinkle/serve/tinker_wire.h"
 
 namespace twinkle::serve {
