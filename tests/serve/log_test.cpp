@@ -350,55 +350,130 @@ TEST(Log, FailsAppendsThatTheDiskRefuses) {
   EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"before", "after"}));
 }
 
-// A record that must not be missing when later ones are there.
-TEST(Log, WritesNothingBehindARecordThatHadToBeThere) {
+// What became of records, in the order in which it was told: "NAME" or "NAME refused".
+struct Told {
+  std::mutex mutex;
+  std::vector<std::string> list;
+  Log::OnDurable of(const std::string& name) {
+    return [this, name](const std::exception_ptr& error) {
+      const std::lock_guard lock(mutex);
+      list.push_back(name + (error ? " refused" : ""));
+    };
+  }
+  std::vector<std::string> now() {
+    const std::lock_guard lock(mutex);
+    return list;
+  }
+  // Waits until there are so many.
+  std::vector<std::string> once(size_t wanted) {
+    for (int i = 0; i < 1000 && now().size() < wanted; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return now();
+  }
+};
+using Names = std::vector<std::string>;
+
+// A record that must be there is held until the disk takes it, with those that must come behind it; nobody is
+// told of it before, and what may be refused is.
+TEST(Log, HoldsWhatMustBeThereUntilTheDiskTakesIt) {
   const test::TempDir dir;
+  std::atomic<bool> full{false};
+  Told told;
   {
     Disk disk;
-    disk.write = [real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
-      if (size < 1000) return real(fd, data, size, offset);
+    disk.write = [&full, real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
+      if (!full || size < 1000) return real(fd, data, size, offset);
       errno = ENOSPC;
       return -1;
     };
     Log log(dir / "log", [](std::string_view) {}, disk);
-    std::vector<bool> failed;
-    const auto append = [&](const std::string& payload, bool must) {
-      log.append(payload, [&failed](std::exception_ptr error) { failed.push_back(error != nullptr); }, must);
+    const auto append = [&](const std::string& name, bool must, size_t size = 1) {
+      log.append(name + std::string(size, '.'), told.of(name), must);
       log.flush();
     };
     append("before", true);
-    append(std::string(2000, 'x'), false);
+    full = true;
+    append("large", false, 2000);
     append("between", true);
-    append(std::string(2000, 'x'), true);
-    append("after", true);
-    EXPECT_EQ(failed, (std::vector<bool>{false, true, false, true, true}));
+    EXPECT_FALSE(log.holds());
+    append("held", true, 2000);
+    EXPECT_TRUE(log.holds());
+    EXPECT_FALSE(log.broken());
+    append("behind", true);
+    append("new", false);
+    EXPECT_EQ(log.pending(), 2);
+    EXPECT_EQ(told.now(), (Names{"before", "large refused", "between", "new refused"}));
+    full = false;
+    EXPECT_EQ(told.once(6), (Names{"before", "large refused", "between", "new refused", "held", "behind"}));
+    append("after", false);
+    EXPECT_FALSE(log.holds());
   }
-  EXPECT_EQ(records_of(dir / "log"), (std::vector<std::string>{"before", "between"}));
+  EXPECT_EQ(records_of(dir / "log"),
+            (Names{"before.", "between.", "held" + std::string(2000, '.'), "behind.", "after."}));
 }
 
-// After a failed fsync nobody knows what the disk holds: nothing is acknowledged until the log is opened
-// anew.
-TEST(Log, TrustsNothingAfterAFailedSync) {
+// Nobody knows what the disk holds after a failed fsync: all of it is written once more before anybody is
+// told.
+TEST(Log, WritesAgainWhatAFailedSyncLeftOpen) {
   const test::TempDir dir;
   std::atomic<bool> fails{false};
-  Disk disk;
-  disk.sync = [&fails, real = disk.sync](int fd) {
-    if (!fails) return real(fd);
-    errno = EIO;
-    return -1;
-  };
-  Log log(dir / "log", [](std::string_view) {}, disk);
-  std::vector<bool> failed;
-  const auto append = [&] {
-    log.append("x", [&failed](std::exception_ptr error) { failed.push_back(error != nullptr); });
+  std::atomic<int> writes{0};
+  Told told;
+  {
+    Disk disk;
+    disk.write = [&writes, real = disk.write](int fd, const char* data, size_t size, int64_t offset) {
+      ++writes;
+      return real(fd, data, size, offset);
+    };
+    disk.sync = [&fails, real = disk.sync](int fd) {
+      if (!fails) return real(fd);
+      errno = EIO;
+      return -1;
+    };
+    Log log(dir / "log", [](std::string_view) {}, disk);
+    const auto append = [&](const std::string& name) {
+      log.append(name, told.of(name));
+      log.flush();
+    };
+    append("a");
+    fails = true;
+    append("b");
+    append("c");  // which has not been near the disk
+    EXPECT_EQ(told.now(), (Names{"a", "c refused"}));
+    const int before = writes;
+    fails = false;
+    EXPECT_EQ(told.once(3), (Names{"a", "c refused", "b"}));
+    EXPECT_GT(writes, before);
+    append("d");
+  }
+  EXPECT_EQ(records_of(dir / "log"), (Names{"a", "b", "d"}));
+}
+
+// An end does not wait for a disk that takes nothing.
+TEST(Log, GivesUpWhatItHoldsAtTheEnd) {
+  const test::TempDir dir;
+  std::atomic<bool> full{false};
+  Told told;
+  {
+    Disk disk;
+    disk.write = [&full, real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
+      if (!full) return real(fd, data, size, offset);
+      errno = ENOSPC;
+      return -1;
+    };
+    Log log(dir / "log", [](std::string_view) {}, disk);
+    log.append("a", told.of("a"), true);
     log.flush();
-  };
-  append();
-  fails = true;
-  append();
-  fails = false;
-  append();
-  EXPECT_EQ(failed, (std::vector<bool>{false, true, true}));
+    full = true;
+    log.append("b", told.of("b"), true);
+    log.flush();
+    EXPECT_EQ(told.now(), Names{"a"});
+    log.give_up();
+    while (log.pending() > 0) log.flush();
+    EXPECT_TRUE(log.broken());
+    EXPECT_EQ(told.now(), (Names{"a", "b refused"}));
+  }
+  EXPECT_EQ(records_of(dir / "log"), Names{"a"});
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ Core::~Core() {
   if (thread_.joinable()) thread_.join();
   files_.wait();
   rewriting_.wait();
+  if (log_) log_->give_up();
   while (log_ && log_->pending() > 0) log_->flush();  // its callbacks use it
   log_.reset();
 }
@@ -174,13 +175,13 @@ void Core::finish(const OpPtr& op, Result result) {
   }
   options_.monitor->finished(*op, result);
   auto shared = std::make_shared<const Result>(std::move(result));
-  // A failure of the disk here takes nothing back: carried out again, the operation has the same result,
-  // unless it was the server that failed, so that is not told. But none behind it may become durable: at a
-  // start an operation without a result came too late for those.
+  // None behind it may become durable before: at a start an operation without a result came too late for
+  // those. Nor is it told before: a start that finds no result carries the operation out again, and what it
+  // reads, such as a checkpoint, may be gone by then.
   log_->append(
       result_record(op->request_id, *shared),
       [this, id = op->request_id, shared](const std::exception_ptr& error) {
-        if (!error || shared->kind != Result::Kind::kServerError) deliver(id, shared);
+        if (!error) deliver(id, shared);
       },
       true);
 }

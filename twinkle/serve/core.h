@@ -67,6 +67,8 @@ class Core {
   /// set.
   void start(std::unique_ptr<Engine> engine);
   bool started() const { return started_; }
+  /// Nothing is accepted until it does again.
+  bool disk_refuses() const { return log_->holds(); }
   const EngineInfo& engine_info() const { return engine_->info(); }  // once started
 
   /// A request id, or why there is none: exhausted (too much is waiting: later again), unavailable (the

@@ -253,7 +253,7 @@ Json Core::load_weights(Turn& turn, const Operation& op) {
 // out again: the results of all of those are durable first.
 void Core::before_store_changes() {
   log_->flush();
-  if (log_->broken()) throw unavailable("[save] the log takes nothing any more");
+  if (log_->broken() || log_->holds()) throw unavailable("[save] the disk does not take the log");
 }
 
 Json Core::save_weights(Turn& turn, const Operation& op) {

@@ -200,6 +200,7 @@ void Core::housekeeping() {
       by_age_.erase(by_age_.begin());
     }
   }
+  options_.monitor->engine(engine_->counts());
   end_samplers();
   remove_dead_checkpoints();
   take_wanted_snapshots();

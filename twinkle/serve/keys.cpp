@@ -148,9 +148,17 @@ int64_t Keys::priority_of(const std::string& owner, double now) const {
 
 void Keys::write(const std::string& hash, const KeyEntry& entry) {
   Statement(db_, "INSERT OR REPLACE INTO api_keys VALUES(?, ?)", {hash, to_json(entry).dump()}).row();
-  Entries changed = *entries();
-  changed[hash] = std::make_shared<const KeyEntry>(entry);
-  show(std::move(changed));
+}
+
+// On what there is now: another process may have changed it, and must not be overwritten.
+template <class Work>
+void Keys::alter(Work&& work) {
+  const std::lock_guard lock(changing_);
+  Transaction transaction(db_);
+  load();
+  work();
+  transaction.commit();
+  load();
 }
 
 std::vector<std::string> Keys::valid_hashes(const std::string& name, double now) const {
@@ -159,6 +167,12 @@ std::vector<std::string> Keys::valid_hashes(const std::string& name, double now)
   for (const auto& [hash, entry] : *all) {
     if ((entry->name == name || entry->id == name) && valid(*entry, now)) out.push_back(hash);
   }
+  return out;
+}
+
+std::vector<std::string> Keys::need_valid(const std::string& name, double now) const {
+  std::vector<std::string> out = valid_hashes(name, now);
+  if (out.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
   return out;
 }
 
@@ -172,68 +186,68 @@ std::string Keys::add(KeyEntry entry, double now, std::string key) {
   if (key.empty()) key = random_hex("tml-", 24);
   if (key.size() < 16) throw invalid_argument("[keys] a key needs at least 16 characters");
   const std::string hash = sha256_hex(key);
-  const std::lock_guard lock(changing_);
-  const auto all = entries();
-  if (const auto known = all->find(hash); known != all->end()) {
-    if (valid(*known->second, now)) return key;
-    throw conflict("[keys] the key '" + known->second->name +
-                   "' was revoked or has expired, and stays so; give another");
-  }
-  entry.id = id_of(hash);
-  if (entry.owner.empty()) entry.owner = "user-" + hash.substr(0, 16);
-  if (entry.name.empty()) entry.name = entry.id;
-  check_name(entry.name);
-  if (!valid_hashes(entry.name, now).empty())
-    throw conflict("[keys] there is a key with the name '" + entry.name + "' already");
-  entry.created = now;
-  write(hash, entry);
+  alter([&] {
+    const auto all = entries();
+    if (const auto known = all->find(hash); known != all->end()) {
+      if (valid(*known->second, now)) return;
+      throw conflict("[keys] the key '" + known->second->name +
+                     "' was revoked or has expired, and stays so; give another");
+    }
+    entry.id = id_of(hash);
+    if (entry.owner.empty()) entry.owner = "user-" + hash.substr(0, 16);
+    if (entry.name.empty()) entry.name = entry.id;
+    check_name(entry.name);
+    if (!valid_hashes(entry.name, now).empty())
+      throw conflict("[keys] there is a key with the name '" + entry.name + "' already");
+    entry.created = now;
+    write(hash, entry);
+  });
   return key;
 }
 
 void Keys::revoke(const std::string& name, double now) {
-  const std::lock_guard lock(changing_);
-  const auto hashes = valid_hashes(name, now);
-  if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
-  for (const auto& hash : hashes) {
-    KeyEntry entry = *entries()->at(hash);
-    entry.expires = now;
-    entry.revoked = true;
-    write(hash, entry);
-  }
+  alter([&] {
+    for (const auto& hash : need_valid(name, now)) {
+      KeyEntry entry = *entries()->at(hash);
+      entry.expires = now;
+      entry.revoked = true;
+      write(hash, entry);
+    }
+  });
 }
 
 std::string Keys::rotate(const std::string& name, double grace, double now) {
   std::string key = random_hex("tml-", 24);
-  const std::lock_guard lock(changing_);
-  const auto hashes = valid_hashes(name, now);
-  if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
-  KeyEntry entry = *entries()->at(newest_of(hashes));
-  const std::string fresh = sha256_hex(key);
-  entry.id = id_of(fresh);  // tokens of the old key end with it
-  entry.created = now;
-  write(fresh, entry);  // first: a crash between the two leaves both
-  for (const auto& hash : hashes) {
-    KeyEntry old = *entries()->at(hash);
-    old.expires = std::min(old.expires.value_or(now + grace), now + grace);
-    write(hash, old);
-  }
+  alter([&] {
+    const auto hashes = need_valid(name, now);
+    KeyEntry entry = *entries()->at(newest_of(hashes));
+    const std::string fresh = sha256_hex(key);
+    entry.id = id_of(fresh);  // tokens of the old key end with it
+    entry.created = now;
+    write(fresh, entry);
+    for (const auto& hash : hashes) {
+      KeyEntry old = *entries()->at(hash);
+      old.expires = std::min(old.expires.value_or(now + grace), now + grace);
+      write(hash, old);
+    }
+  });
   return key;
 }
 
 void Keys::change(const std::string& name, const std::function<void(KeyEntry&)>& edit, double now) {
-  const std::lock_guard lock(changing_);
-  const auto hashes = valid_hashes(name, now);
-  if (hashes.empty()) throw not_found("[keys] there is no valid key with the name '" + name + "'");
-  for (const auto& hash : hashes) {
-    const KeyEntry old = *entries()->at(hash);
-    KeyEntry entry = old;
-    edit(entry);
-    entry.id = old.id;
-    entry.name = old.name;
-    entry.owner = old.owner;
-    if (hash != newest_of(hashes)) entry.expires = old.expires;  // one that was rotated away
-    write(hash, entry);
-  }
+  alter([&] {
+    const auto hashes = need_valid(name, now);
+    for (const auto& hash : hashes) {
+      const KeyEntry old = *entries()->at(hash);
+      KeyEntry entry = old;
+      edit(entry);
+      entry.id = old.id;
+      entry.name = old.name;
+      entry.owner = old.owner;
+      if (hash != newest_of(hashes)) entry.expires = old.expires;  // one that was rotated away
+      write(hash, entry);
+    }
+  });
 }
 
 }  // namespace twinkle::serve

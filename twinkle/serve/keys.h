@@ -81,7 +81,10 @@ class Keys {
   void take_over_old_table();
   void load();
   void write(const std::string& hash, const KeyEntry& entry);
+  template <class Work>
+  void alter(Work&& work);  // takes it itself
   std::vector<std::string> valid_hashes(const std::string& name, double now) const;
+  std::vector<std::string> need_valid(const std::string& name, double now) const;  // or not_found
   const std::string& newest_of(const std::vector<std::string>& hashes) const;
   void show(Entries entries);
 

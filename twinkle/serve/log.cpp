@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -29,6 +30,8 @@ constexpr std::string_view kFilePrefix = "log-", kNew = ".new";
 // Of a new log: what is copied while nobody may append, if the disk is faster than those who do; how often
 // that is tried; and what is written at once.
 constexpr int64_t kLastPiece = 256 << 10, kRounds = 20, kWriteBytes = 1 << 20;
+// After so long what is held is tried again.
+constexpr std::chrono::milliseconds kHoldFor{50};
 
 // Little-endian, as every machine this runs on.
 struct RecordHead {
@@ -157,7 +160,7 @@ Log::Log(const std::string& folder, const std::function<void(std::string_view)>&
 Log::~Log() {
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    stopping_ = giving_up_ = true;
   }
   changed_.notify_all();
   thread_.join();
@@ -251,7 +254,18 @@ void Log::append(std::string payload, OnDurable on_durable, bool must) {
 void Log::flush() {
   std::unique_lock lock(mutex_);
   const uint64_t until = appended_;
-  changed_.wait(lock, [&] { return answered_ >= until; });
+  changed_.wait(lock, [&] { return answered_ + held_.size() >= until; });
+}
+
+void Log::give_up() {
+  const std::lock_guard lock(mutex_);
+  giving_up_ = true;
+  changed_.notify_all();
+}
+
+bool Log::holds() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_ != nullptr;
 }
 
 int64_t Log::size_bytes() const {
@@ -260,6 +274,10 @@ int64_t Log::size_bytes() const {
 }
 
 bool Log::broken() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (giving_up_) return true;
+  }
   const std::lock_guard file(file_mutex_);
   return broken_ != nullptr;
 }
@@ -272,51 +290,95 @@ int64_t Log::pending() const {
 void Log::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
-    if (pending_.empty()) return;
-    std::vector<Pending> batch = std::move(pending_);
+    const auto any = [&] { return stopping_ || !pending_.empty() || (giving_up_ && !held_.empty()); };
+    held_.empty() ? changed_.wait(lock, any) : static_cast<void>(changed_.wait_for(lock, kHoldFor, any));
+    if (stopping_ && pending_.empty() && held_.empty()) return;
+    std::vector<Pending> batch = std::exchange(held_, {});
+    for (auto& record : pending_) {
+      // It has not been near the disk, so it is certain that nothing of it is there.
+      if (trouble_ && !record.must) record.refuse(trouble_);
+      batch.push_back(std::move(record));
+    }
     pending_.clear();
+    const bool last = giving_up_;
     lock.unlock();
     write_batch(batch);
+    std::vector<Pending> held;
+    size_t answered = 0;
+    for (auto& record : batch) {
+      if (record.state == Pending::State::kHeld && !last) {
+        held.push_back(std::move(record));
+        continue;
+      }
+      if (record.on_durable) record.on_durable(record.error);
+      ++answered;
+    }
     lock.lock();
-    answered_ += batch.size();
+    answered_ += answered;
+    held_ = std::move(held);
+    say_whether(held_.empty() ? nullptr : held_.front().error);
     changed_.notify_all();
   }
 }
 
+// To the server's own log, when it begins and when it is over.
+void Log::say_whether(std::exception_ptr trouble) {
+  if (trouble && !trouble_) {
+    try {
+      std::rethrow_exception(trouble);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "%s; nothing is accepted until the disk takes this\n", e.what());
+    }
+  }
+  if (!trouble && trouble_ && !giving_up_)
+    std::fprintf(stderr, "[log] the disk takes what it is given again\n");
+  trouble_ = std::move(trouble);
+}
+
 void Log::write_batch(std::vector<Pending>& batch) {
-  std::vector<std::exception_ptr> errors(batch.size());
-  {
-    const std::lock_guard file(file_mutex_);
-    const int64_t begin = end_;
-    for (size_t i = 0; i < batch.size(); ++i) {
-      if ((errors[i] = broken_)) continue;
-      try {
-        write_at(disk_, fd_, framed(batch[i].payload, end_, durable_), end_);
-        end_ += static_cast<int64_t>(sizeof(RecordHead) + batch[i].payload.size());
-      } catch (...) {
-        errors[i] = std::current_exception();
-        if (disk_.truncate(fd_, end_) != 0 || batch[i].must) broken_ = errors[i];
-      }
-    }
-    if (end_ > begin) {
-      if (disk_.sync(fd_) == 0) {
-        durable_ = end_;
-      } else {
-        try {
-          disk_failed("make records durable", errno);
-        } catch (...) {
-          broken_ = std::current_exception();
-        }
-        for (auto& error : errors) error = broken_;
-      }
-    }
-    const std::lock_guard lock(mutex_);
-    size_ = end_;
+  const std::lock_guard file(file_mutex_);
+  if (broken_) {
+    for (auto& record : batch) record.refuse(broken_);
+    return;
   }
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i].on_durable) batch[i].on_durable(errors[i]);
+  const std::vector<Pending*> written = write_records(batch);
+  if (written.empty()) return;
+  try {
+    if (disk_.sync(fd_) != 0) disk_failed("make records durable", errno);
+    durable_ = end_;
+    for (Pending* record : written) record->state = Pending::State::kDurable;
+  } catch (...) {
+    end_ = durable_;  // there all of it is written again
+    for (Pending* record : written) record->hold(std::current_exception());
   }
+  const std::lock_guard lock(mutex_);
+  size_ = end_;
+}
+
+// Those that the disk took, if not for good yet. Others are refused or held.
+std::vector<Log::Pending*> Log::write_records(std::vector<Pending>& batch) {
+  std::vector<Pending*> written;
+  std::exception_ptr trouble;
+  for (auto& record : batch) {
+    if (record.state == Pending::State::kRefused) continue;
+    if (trouble) {  // it may not be there before another
+      record.stays() ? record.hold(trouble) : record.refuse(trouble);
+      continue;
+    }
+    try {
+      write_at(disk_, fd_, framed(record.payload, end_, durable_), end_);
+      end_ += static_cast<int64_t>(sizeof(RecordHead) + record.payload.size());
+      record.error = nullptr;
+      written.push_back(&record);
+    } catch (...) {
+      const bool cut_off = disk_.truncate(fd_, end_) == 0;
+      if (record.stays() || !cut_off)
+        record.hold(trouble = std::current_exception());
+      else
+        record.refuse(std::current_exception());
+    }
+  }
+  return written;
 }
 
 // Writing anew.

@@ -15,8 +15,10 @@
 // into the first, and are held for a moment only, while the last of them are copied and the new file takes
 // over.
 //
-// An append that the disk refuses fails alone, and what it wrote is cut off again. After a failed fsync
-// nobody knows what the disk holds, so everything fails until the log is opened anew.
+// An append that the disk refuses fails alone, and what it wrote is cut off again. One that must be there, or
+// of which nobody knows whether the disk has it because an fsync failed, is held: it is written again, at the
+// same place and with all that were behind it, until the disk takes it, and only then is anybody told.
+// Whatever else comes meanwhile is refused.
 #pragma once
 
 #include <condition_variable>
@@ -41,17 +43,19 @@ class Log {
   /// Opens or begins the log of a folder and gives every record to `on_record`, oldest first.
   Log(const std::string& folder, const std::function<void(std::string_view payload)>& on_record,
       Disk disk = {});
-  /// Waits for what was appended.
+  /// Waits for what was appended; what is held is tried once more.
   ~Log();
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
-  /// `on_durable` runs on the log's thread, after those of earlier records; it must not wait for the log.
-  /// `must`: if this one can not be written, nothing behind it is: the log refuses all until it is opened
-  /// anew.
+  /// `on_durable` runs on the log's thread, after those of earlier records unless this one is refused; it
+  /// must not wait for the log. `must`: it is held when it can not be written, and nothing is written behind
+  /// it before.
   void append(std::string payload, OnDurable on_durable, bool must = false);
-  /// Waits for everything that was appended.
+  /// Waits for everything that was appended, but for what is held.
   void flush();
+  /// Holds nothing any more: what the disk does not take now fails. Before the end, so that flush() ends all.
+  void give_up();
   /// What stands in a record's place: mostly itself, or nothing.
   using Keep = std::function<std::optional<std::string>(std::string_view payload)>;
   /// Writes the log anew. `keep` sees the records, oldest first, but for the last, which are taken as they
@@ -62,7 +66,10 @@ class Log {
   int64_t size_bytes() const;
   /// Records that nobody was told of yet.
   int64_t pending() const;
-  /// After a fault of the disk that leaves open which records it has: nothing more is accepted.
+  /// The disk did not take something that is held: nothing more is accepted until it does.
+  bool holds() const;
+  /// After give_up(), and after a fault that leaves open which file a start takes: what failed may be there
+  /// at the next start, and nothing more is accepted before.
   bool broken() const;
 
  private:
@@ -70,12 +77,25 @@ class Log {
     std::string payload;
     OnDurable on_durable;
     bool must = false;
+    enum class State { kNew, kRefused, kHeld, kDurable } state = State::kNew;
+    std::exception_ptr error = nullptr;  // why it is refused or held
+    bool stays() const { return must || state == State::kHeld; }
+    void refuse(const std::exception_ptr& why) {
+      state = State::kRefused;
+      error = why;
+    }
+    void hold(const std::exception_ptr& why) {
+      state = State::kHeld;
+      error = why;
+    }
   };
   void open_newest(const std::function<void(std::string_view)>& on_record);
   int64_t read_all(std::string_view file, const std::function<void(std::string_view)>& on_record) const;
   std::string path() const;  // of the file in force
   void run();
   void write_batch(std::vector<Pending>& batch);
+  std::vector<Pending*> write_records(std::vector<Pending>& batch);
+  void say_whether(std::exception_ptr trouble);  // under mutex_
 
   std::string folder_;
   Disk disk_;
@@ -90,8 +110,9 @@ class Log {
 
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  std::vector<Pending> pending_;
-  bool stopping_ = false;
+  std::vector<Pending> pending_, held_;  // held: before all that are pending
+  std::exception_ptr trouble_;           // why there are such
+  bool stopping_ = false, giving_up_ = false;
   int64_t size_ = 0;
   uint64_t appended_ = 0, answered_ = 0;  // records
   std::thread thread_;

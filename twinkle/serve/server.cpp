@@ -66,10 +66,10 @@ bool is_loopback(std::string_view host) {
 }
 
 // What takes milliseconds to read must not keep the threads that answer all others. A compressed body may be
-// many times its size.
+// ten thousand times its size.
 bool takes_long(const HttpRequest& request) {
-  constexpr size_t kLargeBody = 128 << 10, kLargeCompressed = 16 << 10;
-  return request.body.size() > (request.header("content-encoding").empty() ? kLargeBody : kLargeCompressed);
+  constexpr size_t kLargeBody = 128 << 10;
+  return request.body.size() > kLargeBody || !request.header("content-encoding").empty();
 }
 
 bool has_body(const HttpRequest& request) {
@@ -282,6 +282,8 @@ void Server::replied(const HttpDone& done) {
 
 HttpReply Server::health(std::string_view path) const {
   if (path.ends_with("healthz")) return {.body = R"({"status":"ok"})"};
+  if (ready() && core_->disk_refuses())
+    return {.status = 503, .body = R"({"status":"the disk takes nothing, so nothing is accepted"})"};
   if (ready()) return {.body = R"({"status":"ready"})"};
   return {.status = 503, .body = R"({"status":"loading"})"};
 }

@@ -28,12 +28,18 @@ std::vector<std::string> SessionKeeper::sweep() {
   std::set<std::string> busy;
   for (const auto& target : core_.busy_targets()) busy.insert(session_of(target));
   std::erase_if(over, [&](const std::string& session) { return busy.contains(session); });
-  for (const auto& session : over) {
-    store_.end_session(session, core_.now());
-    heard_.erase(session);
+  std::vector<std::string> ended;
+  try {
+    for (const auto& session : over) {
+      store_.end_session(session, core_.now());
+      heard_.erase(session);
+      ended.push_back(session);
+    }
+  } catch (const std::exception& e) {  // as on a full disk: the rest next time
+    std::fprintf(stderr, "sessions: %s\n", e.what());
   }
-  if (!over.empty()) core_.drop_ended();
-  return {over.begin(), over.end()};
+  if (!ended.empty()) core_.drop_ended();
+  return ended;
 }
 
 std::string ended_text(double timeout) {

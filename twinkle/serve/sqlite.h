@@ -27,10 +27,11 @@ class Database {
   sqlite3* db_ = nullptr;
 };
 
-/// What is written until commit() is written whole; without it, nothing is.
+/// What is written until commit() is written whole; without it, nothing is. What is read is the newest, and
+/// nobody else writes meanwhile.
 class Transaction {
  public:
-  explicit Transaction(const Database& database) : database_(database) { database.run("BEGIN"); }
+  explicit Transaction(const Database& database) : database_(database) { database.run("BEGIN IMMEDIATE"); }
   ~Transaction();
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;

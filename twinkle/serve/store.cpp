@@ -204,12 +204,16 @@ void Store::end_session(const std::string& id, double now) {
     }
   }
   session.ended = now;
-  write(sessions_, "session", id, session);
-  for (const auto& name : gone) {
-    Statement(db_, "DELETE FROM things WHERE kind = 'sampler' AND id = ?", {name}).row();
-    const std::lock_guard lock(mutex_);
-    samplers_.erase(name);
-  }
+  change([&] {
+    Transaction transaction(db_);
+    insert("session", id, session);
+    for (const auto& name : gone)
+      Statement(db_, "DELETE FROM things WHERE kind = 'sampler' AND id = ?", {name}).row();
+    transaction.commit();
+  });
+  const std::lock_guard lock(mutex_);
+  sessions_[id] = session;
+  for (const auto& name : gone) samplers_.erase(name);
 }
 
 bool Store::session_ended(const std::string& id) const {

@@ -251,7 +251,8 @@ void TinkerApi::submit(Call& call, Operation op, Json reply) {
   const bool known = core_.knows(op);
   if (!known && !sessions_.touch(session_of(op.target))) {
     op.ended = true;
-    op.refused = "[session] " + ended_text(sessions_.timeout());
+    op.refused = over(session_of(op.target), call.owner);
+    if (op.refused.empty()) op.refused = "[session] " + ended_text(sessions_.timeout());
   }
   if (op.tokens > 0 && !known) {
     if (const auto refused = admission_.take_tokens(call.key, op.tokens))

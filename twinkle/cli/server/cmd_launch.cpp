@@ -40,6 +40,7 @@ int launch(const ParsedArgs& args) {
   ::sigaddset(&stop, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // as of a full disk
   serve::Server server(plan.server, [&plan] { return load_engine(plan.engine); });
   const std::string scheme = plan.server.http.tls_cert.empty() ? "http://" : "https://";
   const std::string address = scheme + plan.server.http.host + ":" + std::to_string(server.port());
