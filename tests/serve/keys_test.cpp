@@ -92,6 +92,21 @@ TEST(Keys, FollowAnotherProcess) {
   EXPECT_EQ(server.find(key, 1), nullptr);
 }
 
+// What a process changes it changes on what there is, however old its own picture of it.
+TEST(Keys, StayRevokedWhoeverChangesThem) {
+  const test::TempDir dir;
+  Keys one(dir / "store.db"), other(dir / "store.db");
+  const std::string key = one.add({.name = "ann"}, 0);
+  other.refresh();
+  one.revoke("ann", 1);
+  EXPECT_NE(other.find(key, 1), nullptr);  // until it looks
+  const auto raise = [](KeyEntry& entry) { entry.priority = 9; };
+  EXPECT_HAS(thrown([&] { other.change("ann", raise, 1); }, ErrorKind::kNotFound), "no valid key");
+  EXPECT_HAS(thrown([&] { other.rotate("ann", 60, 1); }, ErrorKind::kNotFound), "no valid key");
+  EXPECT_EQ(other.find(key, 0), nullptr);
+  EXPECT_EQ(Keys(dir / "store.db").find(key, 0), nullptr);
+}
+
 TEST(Keys, SayWhatIsWrong) {
   const test::TempDir dir;
   Keys keys(dir / "store.db");

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/serve/core_testing.h"
+#include "tests/serve/sim_disk.h"
 
 namespace twinkle::serve {
 namespace {
@@ -53,6 +54,30 @@ TEST(SessionKeeper, EndsWhatItsClientHasFinished) {
   EXPECT_EQ(keeper.sweep(), Names{"over"});
   EXPECT_TRUE(keeper.sweep().empty());
   EXPECT_TRUE(rig.store().session("over", "ann")->ended.has_value());
+}
+
+// Whichever call of the disk fails meanwhile, a session ends whole or not yet, and then in the end.
+TEST(SessionKeeper, EndsAWholeSessionOnADiskThatFails) {
+  int late = 0;
+  for (int64_t from = 0; from < 12; ++from) {
+    const test::TempDir dir;
+    SimDisk disk(dir / "data");
+    Rig rig(dir / "data", {.gap_wait = std::chrono::milliseconds(5)}, 0, disk.disk());
+    rig.store().put(Session{.id = "s", .owner = "ann"});
+    for (const char* name : {"s:sample:0", "s:sample:1"})
+      rig.store().put(SamplerEntry{.id = name, .session = "s", .owner = "ann", .folder = "samplers/1"});
+    rig.store().finish_session("s", "ann", "success");
+    SessionKeeper keeper(rig.core(), rig.store(), 0);
+    disk.follow({.from = from, .until = from + 1, .one_in = 1, .parts = {SimDisk::kStore}, .syncs = true});
+    const size_t ended = keeper.sweep().size();
+    EXPECT_EQ(rig.store().session_ended("s"), ended == 1) << from;
+    EXPECT_EQ(rig.store().samplers_of("ann", "s").size(), ended == 1 ? 0u : 2u) << from;
+    if (ended == 1) continue;
+    ++late;
+    EXPECT_EQ(keeper.sweep(), Names{"s"}) << from;
+    EXPECT_TRUE(rig.store().samplers_of("ann", "s").empty()) << from;
+  }
+  EXPECT_GT(late, 0);
 }
 
 TEST(SessionKeeper, EndsNoneWhileAnOperationRuns) {

@@ -237,6 +237,9 @@ TEST(TinkerApi, AFinishedSessionTakesNothingNew) {
                                              {"prompt", {{"chunks", {{{"tokens", {1}}}}}}}}))
                  .dump(),
              "was finished");
+  // Nor is another reason given once its end is noted.
+  EXPECT_EQ(api.sessions->sweep(), std::vector{session});
+  EXPECT_HAS(api.result(api.post("optim_step", {{"model_id", model}, {"seq_id", 3}})).dump(), "was finished");
 }
 
 TEST(TinkerApi, GivesEachClientOfASamplerItsNumber) {

@@ -10,6 +10,7 @@ import os
 import pathlib
 import pickle
 import random
+import resource
 import shutil
 import statistics
 import sys
@@ -279,6 +280,42 @@ def test_a_stop_in_the_middle_loses_nothing(server):
     server.start()
     assert [tenant.outcome(reply) for reply in told] == expected
     assert tenant.files("end") == wanted.files("end")
+
+
+def test_a_disk_that_takes_no_more(server):
+    """Files that may not grow: what is refused leaves nothing, what was accepted is told once there is room, which needs no
+    start, and a start changes nothing of it. The server answers all the time."""
+    small = Server(server.build)
+    try:
+        tenant = Tenant(small, seed=4)
+        tenant.train(1)
+        largest = max(path.stat().st_size for path in pathlib.Path(small.folder).rglob("*") if path.is_file())
+        resource.prlimit(small.process.pid, resource.RLIMIT_FSIZE, (largest + 30_000, resource.RLIM_INFINITY))
+        told, refused = [], 0
+        for number in range(2000):
+            route, body = (("optim_step", {"adam_params": {"learning_rate": 0.01}}) if number % 3 == 2 else
+                           ("forward_backward", {"forward_backward_input": data(number)}))
+            status, reply = post(small, route, {"model_id": tenant.model, "seq_id": tenant.seq + 1, **body})
+            assert status in (200, 507), (status, reply)
+            if status == 200:
+                tenant.seq += 1
+                told.append(reply)
+            refused += status == 507
+            if refused == 20:
+                break
+        assert refused == 20 and len(told) > 5, (refused, len(told))
+        assert small.request("GET", "/healthz")[0] == 200
+        resource.prlimit(small.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        outcomes = [tenant.outcome(reply) for reply in told]
+        assert small.request("GET", "/readyz")[0] == 200
+        outcomes += tenant.train(100)
+        files = tenant.files("last")
+        small.kill()
+        small.start()
+        assert [tenant.outcome(reply) for reply in told] == outcomes[:len(told)]
+        assert tenant.files("again")["adapter_model.safetensors"] == files["adapter_model.safetensors"]
+    finally:
+        small.stop()
 
 
 def test_overload_is_told_at_once(server):

@@ -14,9 +14,7 @@ Error error_of(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (...) {
     const Error found = caught_error("server");
-    if (found.kind() != ErrorKind::kExhausted) return found;
-    std::fprintf(stderr, "disk: %s\n", found.what());
-    return disk_full();
+    return found.kind() == ErrorKind::kExhausted ? disk_full() : found;
   }
 }
 
@@ -129,7 +127,10 @@ void Core::accepted(const FuturePtr& future, std::exception_ptr error) {
     acks = std::move(future->acks);
     future->acks.clear();
     if (error) {
-      answer = error_of(error);
+      const Error refused = error_of(error);
+      if (!log_->holds())
+        std::fprintf(stderr, "log: %s\n", refused.what());  // or it was told of that already
+      answer = refused;
       forget(future);
     } else {
       future->durable = true;
