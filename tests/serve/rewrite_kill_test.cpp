@@ -84,13 +84,14 @@ std::string model_name(int m) { return "s:train:" + std::to_string(m); }
 // acknowledged, `answers` "number result" at the end.
 void run_client(const std::string& dir, const std::string& moment, int nth) {
   Death death(moment, nth);
-  Rig rig(dir,
-          {.gap_wait = std::chrono::milliseconds(5),
-           .snapshot_operations = 9,
-           .log_bytes = 20'000,
-           .upkeep_wait = std::chrono::milliseconds(2)},
-          0, deadly_disk(death));
-  rig.seen().on_write = [&death](const char* part) { death.pass(std::string("snapshot: ") + part); };
+  const auto seen = std::make_shared<Rig::Seen>();  // before a start that has snapshots to write
+  seen->on_write = [&death](const char* part) { death.pass(std::string("snapshot: ") + part); };
+  CoreOptions options{.gap_wait = std::chrono::milliseconds(5),
+                      .snapshot_operations = 9,
+                      .log_bytes = 20'000,
+                      .upkeep_wait = std::chrono::milliseconds(2)};
+  options.world.disk = deadly_disk(death);
+  Rig rig(dir, options, seen);
   std::ofstream acks(dir + ".acks", std::ios::app);
   std::map<std::string, std::string> ids;
   const auto submit = [&](Operation op) {
