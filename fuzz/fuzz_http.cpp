@@ -32,7 +32,9 @@ std::unique_ptr<Server> make_server() {
 
 void wait_for(int fd, short what) {
   pollfd ask{.fd = fd, .events = what};
-  require(::poll(&ask, 1, 60000) == 1);
+  const bool ready = ::poll(&ask, 1, 60000) == 1;
+  if (!ready) std::fprintf(stderr, "no answer in a minute\n");
+  require(ready);
 }
 
 // All that the server says until it closes; nothing where the connection was cut.
@@ -40,7 +42,12 @@ std::optional<std::string> answer_to(int port, std::string_view bytes, size_t pi
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  require(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  // Its port is free again at once: there are more inputs in a minute than ports.
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  require(::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0);
+  const bool connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  if (!connected) std::perror("connect");
+  require(connected);
   const size_t piece = std::max<size_t>(1, (bytes.size() + pieces - 1) / pieces);
   while (!bytes.empty()) {  // what does not take it has answered already
     const ssize_t sent = ::send(fd, bytes.data(), std::min(piece, bytes.size()), MSG_NOSIGNAL);
