@@ -129,9 +129,11 @@ void Core::note_unloaded(const std::string& id, const Model& model) {
 }
 
 void Core::record_snapshot(const std::string& id, const Snapshot& snapshot) {
-  log_->append(snapshot.record(id), [this, id, snapshot](const std::exception_ptr& error) {
-    snapshot_written(id, snapshot, error);
-  });
+  // That a model is gone nobody could say later.
+  log_->append(
+      snapshot.record(id),
+      [this, id, snapshot](const std::exception_ptr& error) { snapshot_written(id, snapshot, error); },
+      snapshot.unloaded);
 }
 
 // On the log's thread. From now on a start begins with it: what came before is not needed any more.

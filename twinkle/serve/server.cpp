@@ -155,6 +155,7 @@ Server::Server(ServerOptions options, MakeEngine make_engine)
   constexpr int kReaders = 2, kBehindOthers = 5;
   for (int i = 0; i < kReaders; ++i)
     readers_.push_back(std::make_unique<Background>("request", kBehindOthers));
+  clerk_ = std::make_unique<Background>("store");
   http_->start();
   follow_keys();
   follow_sessions();
@@ -173,6 +174,7 @@ Server::~Server() {
   http_->stop();
   loader_.join();
   readers_.clear();
+  clerk_.reset();
   core_.reset();
 }
 
@@ -192,11 +194,7 @@ void Server::follow_keys() {
 }
 
 void Server::follow_sessions() {
-  try {
-    sessions_->sweep();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "sessions: %s\n", e.what());
-  }
+  if (clerk_->size() == 0) clerk_->add([this] { sessions_->sweep(); });  // or it has its turn later
   http_->after(std::chrono::seconds(1), [this] { follow_sessions(); });
 }
 
@@ -289,13 +287,36 @@ HttpReply Server::health(std::string_view path) const {
 }
 
 void Server::handle(HttpRequest request, HttpServer::Respond respond) {
-  if (!takes_long(request)) return answer(request, std::move(respond));
+  const bool large = takes_long(request);
+  if (!large && !tinker_->waits_for_store(request)) return answer(request, std::move(respond));
+  const std::string who = request.who;
+  std::function<void()> later = [this, request = std::make_shared<HttpRequest>(std::move(request)),
+                                 respond = std::move(respond)] {
+    if (!stopping_) answer(*request, respond);
+  };
+  if (!large) return clerk_->add(std::move(later));
+  {
+    const std::lock_guard lock(large_mutex_);
+    large_[who].push_back(std::move(later));
+  }
   const auto idlest =
       std::ranges::min_element(readers_, {}, [](const auto& reader) { return reader->size(); });
-  (*idlest)->add(
-      [this, request = std::make_shared<HttpRequest>(std::move(request)), respond = std::move(respond)] {
-        if (!stopping_) answer(*request, respond);
-      });
+  (*idlest)->add([this] { read_next(); });
+}
+
+// Keys have turns, so that who sends many does not keep the others waiting.
+void Server::read_next() {
+  std::function<void()> next;
+  {
+    const std::lock_guard lock(large_mutex_);
+    auto turn = large_.upper_bound(last_reader_);
+    if (turn == large_.end()) turn = large_.begin();
+    next = std::move(turn->second.front());
+    turn->second.pop_front();
+    last_reader_ = turn->first;
+    if (turn->second.empty()) large_.erase(turn);
+  }
+  next();
 }
 
 void Server::answer(const HttpRequest& request, HttpServer::Respond respond) {

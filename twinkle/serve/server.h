@@ -8,7 +8,9 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -77,6 +79,7 @@ class Server {
   bool allows_host(std::string_view host) const;
   void follow_keys();
   void follow_sessions();
+  void read_next();
   std::string_view route_of(const HttpRequest& request) const;
   void replied(const HttpDone& done);
   HttpReply health(std::string_view path) const;
@@ -97,7 +100,11 @@ class Server {
   std::unique_ptr<TinkerApi> tinker_;
   std::unique_ptr<AdminApi> admin_;
   std::atomic<bool> stopping_{false};
-  std::vector<std::unique_ptr<Background>> readers_;  // of large bodies
+  std::vector<std::unique_ptr<Background>> readers_;                // of large bodies
+  std::unique_ptr<Background> clerk_;                               // of what waits for the store's file
+  std::mutex large_mutex_;                                          // guards the two below
+  std::map<std::string, std::deque<std::function<void()>>> large_;  // bodies that wait, by key
+  std::string last_reader_;                                         // whose was the last
   mutable std::mutex error_mutex_;
   std::string engine_error_;
   std::thread loader_;

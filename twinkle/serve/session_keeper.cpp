@@ -12,28 +12,35 @@ SessionKeeper::SessionKeeper(Core& core, Store& store, double timeout)
 
 bool SessionKeeper::touch(const std::string& session) {
   const std::lock_guard lock(mutex_);
-  if (store_.session_ended(session)) return false;
+  if (ending_.contains(session) || store_.session_ended(session)) return false;
   heard_[session] = core_.clocks().steady();
   return true;
 }
 
 std::vector<std::string> SessionKeeper::sweep() {
-  const std::lock_guard lock(mutex_);  // whoever is heard of meanwhile comes before or after all of this
-  const auto finished = store_.finished_sessions();
-  std::set<std::string> over(finished.begin(), finished.end());
-  for (const auto& [session, heard] : heard_) {
-    if (timeout_ > 0 && seconds_since(core_.clocks(), heard) >= timeout_) over.insert(session);
+  std::set<std::string> ending;
+  {
+    const std::lock_guard lock(mutex_);  // whoever is heard of comes before or after all of this
+    const auto finished = store_.finished_sessions();
+    ending.insert(finished.begin(), finished.end());
+    for (const auto& [session, heard] : heard_) {
+      if (timeout_ > 0 && seconds_since(core_.clocks(), heard) >= timeout_) ending.insert(session);
+    }
+    std::set<std::string> busy;
+    for (const auto& target : ending.empty() ? std::set<std::string>() : core_.busy_targets())
+      busy.insert(session_of(target));
+    std::erase_if(ending, [&](const std::string& session) { return busy.contains(session); });
+    ending_.insert(ending.begin(), ending.end());
+    ending = ending_;
   }
-  if (over.empty()) return {};
-  std::set<std::string> busy;
-  for (const auto& target : core_.busy_targets()) busy.insert(session_of(target));
-  std::erase_if(over, [&](const std::string& session) { return busy.contains(session); });
   std::vector<std::string> ended;
-  try {
-    for (const auto& session : over) {
+  try {  // nobody waits for the disk here
+    for (const auto& session : ending) {
       store_.end_session(session, core_.now());
-      heard_.erase(session);
       ended.push_back(session);
+      const std::lock_guard lock(mutex_);
+      heard_.erase(session);
+      ending_.erase(session);
     }
   } catch (const std::exception& e) {  // as on a full disk: the rest next time
     std::fprintf(stderr, "sessions: %s\n", e.what());

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,7 @@ class SessionKeeper {
 
   /// Something is heard of a session: from now on it does not end for a while. False when it has ended.
   bool touch(const std::string& session);
-  /// Ends those whose time is over; which.
+  /// Ends those whose time is over; which. By one thread, that may wait for the store's file.
   std::vector<std::string> sweep();
   double timeout() const { return timeout_; }
 
@@ -33,6 +34,7 @@ class SessionKeeper {
   double timeout_;
   std::mutex mutex_;
   std::map<std::string, Clock::time_point> heard_;  // of each that is alive, when
+  std::set<std::string> ending_;                    // for good, though the store does not have it yet
 };
 
 /// What a client is told.

@@ -72,11 +72,11 @@ std::span<const TinkerApi::Entry> TinkerApi::account_routes() {
   static const Entry entries[] = {{"POST", "auth/token", &TinkerApi::auth_token},
                                   {"GET", "auth/apikey/me", &TinkerApi::own_key},
                                   {"DELETE", "auth/apikey/me", &TinkerApi::delete_own_key},
-                                  {"PUT", "sessions/*/project", &TinkerApi::session_project},
+                                  {"PUT", "sessions/*/project", &TinkerApi::session_project, kStoreFile},
                                   {"POST", "sessions/search", &TinkerApi::search_sessions},
                                   {"GET", "sessions/*/trace_export", &TinkerApi::trace_export},
-                                  {"GET", "audit", &TinkerApi::audit},
-                                  {"GET", "billing/usage/events", &TinkerApi::usage_events},
+                                  {"GET", "audit", &TinkerApi::audit, kStoreFile},
+                                  {"GET", "billing/usage/events", &TinkerApi::usage_events, kStoreFile},
                                   {"GET", "billing/usage/checkpoints/current", &TinkerApi::storage_usage}};
   return entries;
 }

@@ -17,6 +17,7 @@ constexpr std::string_view kApiPrefix = "/api/v1/";
 constexpr int kJsonDepth = 64;
 constexpr int64_t kMostBody = int64_t{256} << 20;  // unpacked
 constexpr size_t kMostJson = 64 << 20;             // of it: values take many times their text
+constexpr size_t kMostSmall = 4 << 20;             // where a body has neither data nor a prompt
 
 HttpReply reply_of(const Error& error) {
   switch (error.kind()) {
@@ -78,16 +79,16 @@ std::span<const TinkerApi::Entry> TinkerApi::main_routes() {
       {"POST", "client/config", &TinkerApi::client_config},
       {"POST", "client/dynamic_config", &TinkerApi::dynamic_config},
       {"GET", "get_server_capabilities", &TinkerApi::capabilities},
-      {"POST", "create_session", &TinkerApi::create_session},
+      {"POST", "create_session", &TinkerApi::create_session, kStoreFile},
       {"POST", "session_heartbeat", &TinkerApi::session_heartbeat},
-      {"POST", "sessions/*/finish", &TinkerApi::finish_session},
+      {"POST", "sessions/*/finish", &TinkerApi::finish_session, kStoreFile},
       {"POST", "telemetry", &TinkerApi::telemetry},
       {"POST", "retrieve_future", &TinkerApi::retrieve_future},
       {"GET", "training_runs", &TinkerApi::training_runs},
       {"GET", "training_runs/*", &TinkerApi::training_run},
       {"GET", "training_runs/*/checkpoints", &TinkerApi::run_checkpoints},
-      {"DELETE", "training_runs/*/checkpoints/*/*", &TinkerApi::delete_checkpoint},
-      {"PUT", "training_runs/*/checkpoints/*/*/ttl", &TinkerApi::set_checkpoint_ttl},
+      {"DELETE", "training_runs/*/checkpoints/*/*", &TinkerApi::delete_checkpoint, kStoreFile},
+      {"PUT", "training_runs/*/checkpoints/*/*/ttl", &TinkerApi::set_checkpoint_ttl, kStoreFile},
       {"GET", "checkpoints", &TinkerApi::all_checkpoints},
       {"GET", "sessions", &TinkerApi::sessions},
       {"GET", "sessions/*", &TinkerApi::get_session}};
@@ -116,7 +117,8 @@ TinkerApi::Found TinkerApi::find_route(const HttpRequest& request) const {
     for (const Entry& entry : table) {
       std::vector<std::string> arguments;
       if (!matches(entry.path, path, arguments)) continue;
-      if (method == entry.method) return {entry.route, std::move(arguments), false, entry.path};
+      if (method == entry.method)
+        return {entry.route, std::move(arguments), false, entry.path, entry.store_file};
       found.wrong_method = true;
     }
   }
@@ -142,13 +144,16 @@ void TinkerApi::handle(const HttpRequest& request, const KeyEntry& key, HttpServ
   Call call{
       .request = request, .key = key, .owner = key.owner, .arguments = found.arguments, .respond = respond};
   if (found.route == &TinkerApi::telemetry) return telemetry(call);  // nobody reads it
+  // Their readers take long lists as blocks of bytes.
+  const bool lists = found.route == &TinkerApi::forward_backward || found.route == &TinkerApi::forward;
+  const bool large = lists || found.route == &TinkerApi::asample;
   try {
     std::string unpacked;
     std::string_view body = request.body;
     const std::string_view encoding = request.header("content-encoding");
     if (encoding == "zstd") {
       try {
-        body = unpacked = unpack_zstd(body, kMostBody);
+        body = unpacked = unpack_zstd(body, large ? kMostBody : int64_t{kMostSmall});
       } catch (const Error& e) {
         if (e.kind() == ErrorKind::kExhausted) return respond(error_reply(413, e.what()));
         throw;
@@ -156,13 +161,13 @@ void TinkerApi::handle(const HttpRequest& request, const KeyEntry& key, HttpServ
     } else if (!encoding.empty() && encoding != "identity") {
       return respond(error_reply(415, "content-encoding must be zstd or identity"));
     }
+    if (!large && body.size() > kMostSmall)
+      return respond(error_reply(413, "a body of this route has at most 4 MiB"));
     if (request.header("content-type").starts_with("application/x-protobuf")) {
       call.proto = body;
     } else if (body.size() > kMostJson) {
       return respond(error_reply(413, "a JSON body has at most 64 MiB; send large ones as protobuf"));
     } else if (!body.empty()) {
-      // Their readers take long lists as blocks of bytes.
-      const bool lists = found.route == &TinkerApi::forward_backward || found.route == &TinkerApi::forward;
       call.body = lists ? parse_json_packed(body, "body", kJsonDepth) : parse_json(body, "body", kJsonDepth);
       if (!call.body.is_object()) throw invalid_argument("the body must be an object");
     }

@@ -49,6 +49,8 @@ class TinkerApi {
   int refusal(const HttpRequest& request) const;
   /// Its path with '*' for what varies; "" when there is no such route.
   std::string_view route_name(const HttpRequest& request) const;
+  /// Whether handle() waits for the file of the store.
+  bool waits_for_store(const HttpRequest& request) const { return find_route(request).store_file; }
   struct RouteName {
     std::string_view method, path;  // '*' stands for one part that varies
   };
@@ -78,11 +80,15 @@ class TinkerApi {
     std::vector<std::string> arguments;
     bool wrong_method = false;
     std::string_view name = {};
+    bool store_file = false;
   };
   struct Entry {
     const char *method, *path;  // '*' in the path stands for one part of it
     Route route;
+    bool store_file = false;
   };
+  static constexpr bool kStoreFile =
+      true;  // it reads or writes the file of the store: it may wait for the disk
   Found find_route(const HttpRequest& request) const;
   static std::span<const Entry> main_routes();
   static std::span<const Entry> training_routes();    // tinker_training.cpp

@@ -12,12 +12,12 @@ using namespace tinker;  // NOLINT(google-build-using-namespace): this file is t
 
 std::span<const TinkerApi::Entry> TinkerApi::checkpoint_routes() {
   static const Entry entries[] = {
-      {"POST", "training_runs/*/checkpoints/*/*/publish", &TinkerApi::publish},
-      {"DELETE", "training_runs/*/checkpoints/*/*/publish", &TinkerApi::unpublish},
-      {"GET", "training_runs/*/checkpoints/*/*/archive", &TinkerApi::archive},
-      {"GET", "training_runs/*/checkpoints/*/*/external_weights_urls", &TinkerApi::external_urls},
+      {"POST", "training_runs/*/checkpoints/*/*/publish", &TinkerApi::publish, kStoreFile},
+      {"DELETE", "training_runs/*/checkpoints/*/*/publish", &TinkerApi::unpublish, kStoreFile},
+      {"GET", "training_runs/*/checkpoints/*/*/archive", &TinkerApi::archive, kStoreFile},
+      {"GET", "training_runs/*/checkpoints/*/*/external_weights_urls", &TinkerApi::external_urls, kStoreFile},
       {"POST", "save_weights_external", &TinkerApi::save_weights_external},
-      {"POST", "copy_weights", &TinkerApi::copy_weights}};
+      {"POST", "copy_weights", &TinkerApi::copy_weights, kStoreFile}};
   return entries;
 }
 

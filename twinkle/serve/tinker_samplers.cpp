@@ -27,13 +27,14 @@ HttpReply completions_reply(const Core::Completions& completions) {
 }  // namespace
 
 std::span<const TinkerApi::Entry> TinkerApi::sampler_routes() {
-  static const Entry entries[] = {{"POST", "create_sampling_session", &TinkerApi::create_sampling_session},
-                                  {"GET", "samplers/*", &TinkerApi::get_sampler},
-                                  {"POST", "asample", &TinkerApi::asample},
-                                  {"POST", "cancel_future", &TinkerApi::cancel_future},
-                                  {"POST", "retrieve_futures", &TinkerApi::retrieve_futures},
-                                  {"POST", "join_sampling_session", &TinkerApi::join_sampling_session},
-                                  {"POST", "create_custom_loss", &TinkerApi::create_custom_loss}};
+  static const Entry entries[] = {
+      {"POST", "create_sampling_session", &TinkerApi::create_sampling_session, kStoreFile},
+      {"GET", "samplers/*", &TinkerApi::get_sampler},
+      {"POST", "asample", &TinkerApi::asample},
+      {"POST", "cancel_future", &TinkerApi::cancel_future},
+      {"POST", "retrieve_futures", &TinkerApi::retrieve_futures},
+      {"POST", "join_sampling_session", &TinkerApi::join_sampling_session, kStoreFile},
+      {"POST", "create_custom_loss", &TinkerApi::create_custom_loss}};
   return entries;
 }
 

@@ -10,7 +10,7 @@ namespace twinkle::serve {
 using namespace tinker;  // NOLINT(google-build-using-namespace): this file is that layer
 
 std::span<const TinkerApi::Entry> TinkerApi::training_routes() {
-  static const Entry entries[] = {{"POST", "create_model", &TinkerApi::create_model},
+  static const Entry entries[] = {{"POST", "create_model", &TinkerApi::create_model, kStoreFile},
                                   {"POST", "unload_model", &TinkerApi::unload_model},
                                   {"POST", "get_info", &TinkerApi::get_info},
                                   {"POST", "forward_backward", &TinkerApi::forward_backward},
@@ -18,7 +18,7 @@ std::span<const TinkerApi::Entry> TinkerApi::training_routes() {
                                   {"POST", "optim_step", &TinkerApi::optim_step},
                                   {"POST", "save_weights", &TinkerApi::save_weights},
                                   {"POST", "save_weights_for_sampler", &TinkerApi::save_weights_for_sampler},
-                                  {"POST", "load_weights", &TinkerApi::load_weights},
+                                  {"POST", "load_weights", &TinkerApi::load_weights, kStoreFile},
                                   {"POST", "weights_info", &TinkerApi::weights_info}};
   return entries;
 }
