@@ -2,12 +2,11 @@
 // Any bytes as what a client sends to a server, the first byte says in how many pieces. Every reply is HTTP
 // and, but for the page, JSON; none is an error of the server; without a key nothing is told; and the server
 // is there afterwards.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include "fuzz/serve_fuzzing.h"
+#include "tests/serve/sim_world.h"
 #include "twinkle/serve/server.h"
 
 namespace {
@@ -18,6 +17,12 @@ using fuzz::require;
 
 constexpr std::string_view kKey = "tml-0123456789abcdef";
 
+// Pairs of sockets: there are more inputs in a minute than a machine has ports.
+SimNetwork& network() {
+  static SimNetwork only;
+  return only;
+}
+
 std::unique_ptr<Server> make_server() {
   ServerOptions options{.data_dir = fuzz::empty_folder("server"), .api_keys = {std::string(kKey)}};
   options.http = {.threads = 1, .max_body = 1 << 16, .max_head = 4 << 10};
@@ -25,6 +30,7 @@ std::unique_ptr<Server> make_server() {
   options.tinker.model_names = {"base"};
   options.tinker.poll = std::chrono::milliseconds(5);
   options.path_prefix = "/twinkle";
+  options.world.sockets = network().sockets();
   auto server = std::make_unique<Server>(options, [] { return std::make_unique<FakeEngine>(); });
   while (!server->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return server;
@@ -38,16 +44,9 @@ void wait_for(int fd, short what) {
 }
 
 // All that the server says until it closes; nothing where the connection was cut.
-std::optional<std::string> answer_to(int port, std::string_view bytes, size_t pieces) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // Its port is free again at once: there are more inputs in a minute than ports.
-  const linger none{.l_onoff = 1, .l_linger = 0};
-  require(::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0);
-  const bool connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  if (!connected) std::perror("connect");
-  require(connected);
+std::optional<std::string> answer_to(std::string_view bytes, size_t pieces) {
+  const int fd = network().connect();
+  require(fd >= 0);
   const size_t piece = std::max<size_t>(1, (bytes.size() + pieces - 1) / pieces);
   while (!bytes.empty()) {  // what does not take it has answered already
     const ssize_t sent = ::send(fd, bytes.data(), std::min(piece, bytes.size()), MSG_NOSIGNAL);
@@ -108,6 +107,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static std::unique_ptr<Server> server = make_server();
   static int uses = 0;
   if (++uses > 5000) {
+    network().down();
     server.reset();
     server = make_server();
     uses = 0;
@@ -117,7 +117,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view sent = input.rest();
   const bool has_key = sent.find(kKey) != std::string_view::npos;
   const bool has_head = sent.find("HEAD") != std::string_view::npos;
-  const auto got = answer_to(server->port(), sent, pieces);
+  const auto got = answer_to(sent, pieces);
   for (std::string_view left = got ? std::string_view(*got) : ""; !left.empty();) {
     const Reply reply = take_reply(left, has_head);
     if (reply.status >= 500) std::fprintf(stderr, "%s\n", got->c_str());
@@ -133,7 +133,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   if (uses % 64 == 0) {
-    const auto alive = answer_to(server->port(), "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 1);
+    const auto alive = answer_to("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 1);
     require(alive && alive->starts_with("HTTP/1.1 200 ") && alive->ends_with(R"({"status":"ok"})"));
   }
   return 0;
