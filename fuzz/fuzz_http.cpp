@@ -38,9 +38,10 @@ std::unique_ptr<Server> make_server() {
 
 void wait_for(int fd, short what) {
   pollfd ask{.fd = fd, .events = what};
-  const bool ready = ::poll(&ask, 1, 60000) == 1;
-  if (!ready) std::fprintf(stderr, "no answer in a minute\n");
-  require(ready);
+  int ready = 0;  // the fuzzer's own alarm may come between
+  while ((ready = ::poll(&ask, 1, 60000)) < 0 && errno == EINTR) continue;
+  if (ready != 1) std::fprintf(stderr, "no answer in a minute\n");
+  require(ready == 1);
 }
 
 // All that the server says until it closes; nothing where the connection was cut.
