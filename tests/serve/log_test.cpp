@@ -373,6 +373,18 @@ struct Told {
 };
 using Names = std::vector<std::string>;
 
+// Once it is full there is room for writes of less than that many bytes.
+Disk disk_with_room(const std::atomic<bool>& full, size_t bytes) {
+  Disk disk;
+  disk.write = [&full, bytes, real = disk.write](int fd, const char* data, size_t size,
+                                                 int64_t offset) -> long {
+    if (!full || size < bytes) return real(fd, data, size, offset);
+    errno = ENOSPC;
+    return -1;
+  };
+  return disk;
+}
+
 // A record that must be there is held until the disk takes it, with those that must come behind it; nobody is
 // told of it before, and what may be refused is.
 TEST(Log, HoldsWhatMustBeThereUntilTheDiskTakesIt) {
@@ -380,13 +392,7 @@ TEST(Log, HoldsWhatMustBeThereUntilTheDiskTakesIt) {
   std::atomic<bool> full{false};
   Told told;
   {
-    Disk disk;
-    disk.write = [&full, real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
-      if (!full || size < 1000) return real(fd, data, size, offset);
-      errno = ENOSPC;
-      return -1;
-    };
-    Log log(dir / "log", [](std::string_view) {}, disk);
+    Log log(dir / "log", [](std::string_view) {}, disk_with_room(full, 1000));
     const auto append = [&](const std::string& name, bool must, size_t size = 1) {
       log.append(name + std::string(size, '.'), told.of(name), must);
       log.flush();
@@ -455,13 +461,7 @@ TEST(Log, GivesUpWhatItHoldsAtTheEnd) {
   std::atomic<bool> full{false};
   Told told;
   {
-    Disk disk;
-    disk.write = [&full, real = disk.write](int fd, const char* data, size_t size, int64_t offset) -> long {
-      if (!full) return real(fd, data, size, offset);
-      errno = ENOSPC;
-      return -1;
-    };
-    Log log(dir / "log", [](std::string_view) {}, disk);
+    Log log(dir / "log", [](std::string_view) {}, disk_with_room(full, 0));
     log.append("a", told.of("a"), true);
     log.flush();
     full = true;
