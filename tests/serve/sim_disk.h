@@ -92,6 +92,7 @@ class SimDisk {
     plan_ = plan;
     for (auto& calls : calls_) calls = 0;
     reads_ = 0;
+    log_fails_ = false;
   }
   /// The machine has stopped: nothing can be changed any more.
   bool dead() const { return dead_; }
@@ -108,6 +109,8 @@ class SimDisk {
     dead_ = false;
   }
   int64_t faults() const { return faults_; }
+  /// A write or a sync of the log has failed since the plan began.
+  bool log_fails() const { return log_fails_; }
   const std::string& root() const { return root_; }
 
  private:
@@ -197,6 +200,7 @@ class SimDisk {
         mixed({plan_.seed, part, static_cast<uint64_t>(call)}) % static_cast<uint64_t>(plan_.one_in) != 0)
       return 0;
     ++faults_;
+    if (part == kLog) log_fails_ = true;
     return plan_.full && !is_sync ? ENOSPC : EIO;
   }
   // Whether a read fails; under mutex_.
@@ -510,6 +514,7 @@ class SimDisk {
   uint64_t random_ = 1;
   std::atomic<bool> dead_{false};
   std::atomic<int64_t> faults_{0};
+  std::atomic<bool> log_fails_{false};
   std::string vfs_name_;
   sqlite3_vfs vfs_{};
 };

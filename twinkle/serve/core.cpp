@@ -308,7 +308,7 @@ void Core::cancel(const std::string& request_id, const std::string& owner) {
 
 Core::Completions Core::completions_of(const std::string& sampler, int64_t client, uint64_t cursor) const {
   constexpr size_t kMost = 1024;  // copied while others wait
-  if (!places_hold_) return {.cursor = cursor};
+  if (start_ != Noted::kDone) return {.cursor = cursor};
   if (cursor >= next_place_) cursor = 0;  // nobody was given it, unless by a data folder that was put back
   Completions out{.cursor = cursor};
   const auto of_sampler = by_sampler_.find(sampler);

@@ -194,7 +194,7 @@ class Core {
   void read_record(Recovered& found, std::string_view record);
   void requeue(Recovered& found);
   std::string numbers_record() const;  // under mutex_
-  void note_start();
+  void note_start();                   // under mutex_
   void remove_stray_snapshots();
   bool can_snapshot(const Model& model) const;
   bool snapshot_is_due(const Model& model) const;
@@ -284,8 +284,8 @@ class Core {
   int64_t result_bytes_ = 0, waiting_bytes_ = 0;
   std::map<std::string, std::map<uint64_t, FuturePtr>> by_sampler_;  // those with a result, by place
   uint64_t next_place_ = 0, first_place_ = 0;                        // first: of this start
-  std::atomic<bool> start_noted_{true};                              // the log has it, or will
-  bool places_hold_ = false;  // it has it: the next start gives none of these places again
+  // Whether the log has this start; once it has, the next one gives none of its places again.
+  enum class Noted { kUnderWay, kRefused, kDone } start_ = Noted::kUnderWay;
   std::map<uint64_t, AnyWaiter> any_waiters_;
   bool cancelled_ = false;  // a sample that is being computed
   uint64_t next_id_ = 1, next_waiter_ = 1;

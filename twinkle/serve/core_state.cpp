@@ -64,7 +64,10 @@ void Core::recover() {
       [&](std::string_view record) { from_head([&] { read_record(found, record); }); }, options_.world.disk);
   // Behind all that were given before, whatever the clocks say.
   next_place_ = first_place_ = std::max(first_place_ + kPlacesOfAStart, kFirstPlace);
-  note_start();
+  {
+    const std::lock_guard lock(mutex_);
+    note_start();
+  }
   requeue(found);
   remove_stray_snapshots();
 }
@@ -75,17 +78,12 @@ std::string Core::numbers_record() const {
 
 // Should the disk refuse it, it is tried again.
 void Core::note_start() {
-  start_noted_ = true;
-  const std::lock_guard lock(mutex_);
+  start_ = Noted::kUnderWay;
   log_->append(numbers_record(), [this](const std::exception_ptr& error) {
-    if (error) {
-      start_noted_ = false;
-      return;
-    }
     Told told;
     {
       const std::lock_guard lock(mutex_);
-      places_hold_ = true;
+      start_ = error ? Noted::kRefused : Noted::kDone;
       told = take_told("");
     }
     for (const auto& [on_any, completions] : told) on_any(completions);
@@ -205,7 +203,10 @@ void Core::housekeeping() {
   remove_dead_checkpoints();
   take_wanted_snapshots();
   if (log_->size_bytes() > rewrite_at_ && rewriting_.size() == 0) rewriting_.add([this] { rewrite_log(); });
-  if (!start_noted_ && !log_->broken()) note_start();
+  {
+    const std::lock_guard lock(mutex_);
+    if (start_ == Noted::kRefused) note_start();
+  }
   write_usage();  // last: on a full disk the others make room
 }
 

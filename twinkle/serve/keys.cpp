@@ -92,14 +92,10 @@ void Keys::load() {
       throw unavailable("[keys] an entry is not as this program writes it");
     }
   }
-  show(std::move(entries));
-  version_ = std::move(read);  // last: what could not be read is read again
-}
-
-void Keys::show(Entries entries) {
-  auto shown = std::make_shared<const Entries>(std::move(entries));
+  version_ = std::move(read);  // only now: what could not be read is read again
+  auto loaded = std::make_shared<const Entries>(std::move(entries));
   const std::lock_guard lock(mutex_);
-  entries_ = std::move(shown);
+  entries_ = std::move(loaded);
 }
 
 std::shared_ptr<const Keys::Entries> Keys::entries() const {

@@ -86,7 +86,6 @@ class Keys {
   std::vector<std::string> valid_hashes(const std::string& name, double now) const;
   std::vector<std::string> need_valid(const std::string& name, double now) const;  // or not_found
   const std::string& newest_of(const std::vector<std::string>& hashes) const;
-  void show(Entries entries);
 
   std::mutex changing_;  // guards the two below; whoever changes entries_ holds it
   Database db_;

@@ -346,7 +346,6 @@ void Log::write_batch(std::vector<Pending>& batch) {
   try {
     if (disk_.sync(fd_) != 0) disk_failed("make records durable", errno);
     durable_ = end_;
-    for (Pending* record : written) record->state = Pending::State::kDurable;
   } catch (...) {
     end_ = durable_;  // there all of it is written again
     for (Pending* record : written) record->hold(std::current_exception());
@@ -368,6 +367,7 @@ std::vector<Log::Pending*> Log::write_records(std::vector<Pending>& batch) {
     try {
       write_at(disk_, fd_, framed(record.payload, end_, durable_), end_);
       end_ += static_cast<int64_t>(sizeof(RecordHead) + record.payload.size());
+      record.state = Pending::State::kOpen;
       record.error = nullptr;
       written.push_back(&record);
     } catch (...) {

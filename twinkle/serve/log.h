@@ -77,7 +77,7 @@ class Log {
     std::string payload;
     OnDurable on_durable;
     bool must = false;
-    enum class State { kNew, kRefused, kHeld, kDurable } state = State::kNew;
+    enum class State { kOpen, kRefused, kHeld } state = State::kOpen;
     std::exception_ptr error = nullptr;  // why it is refused or held
     bool stays() const { return must || state == State::kHeld; }
     void refuse(const std::exception_ptr& why) {

@@ -26,9 +26,9 @@ std::vector<std::string> SessionKeeper::sweep() {
     for (const auto& [session, heard] : heard_) {
       if (timeout_ > 0 && seconds_since(core_.clocks(), heard) >= timeout_) ending.insert(session);
     }
+    if (ending.empty() && ending_.empty()) return {};
     std::set<std::string> busy;
-    for (const auto& target : ending.empty() ? std::set<std::string>() : core_.busy_targets())
-      busy.insert(session_of(target));
+    for (const auto& target : core_.busy_targets()) busy.insert(session_of(target));
     std::erase_if(ending, [&](const std::string& session) { return busy.contains(session); });
     ending_.insert(ending.begin(), ending.end());
     ending = ending_;

@@ -88,7 +88,7 @@ class TinkerApi {
     bool store_file = false;
   };
   static constexpr bool kStoreFile =
-      true;  // it reads or writes the file of the store: it may wait for the disk
+      true;  // it reads or writes that of the store, which the disk may hold up
   Found find_route(const HttpRequest& request) const;
   static std::span<const Entry> main_routes();
   static std::span<const Entry> training_routes();    // tinker_training.cpp
